@@ -1,0 +1,57 @@
+# `make demo` and `make test` do all their own set-up in a fresh clone; `make help` lists the rest.
+
+PYTHON ?= python3
+VENV = .venv
+PEERS = .venv-peers
+INSTALLED = $(VENV)/.installed
+PEERS_INSTALLED = $(PEERS)/.installed
+
+# Scripts that measure a claim and write docs/results/*.json; peers.py is apart, for it needs the peers.
+BENCHES =
+
+.PHONY: help demo test check format test-slow bench bench-peers clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
+
+demo: $(INSTALLED) ## train and question a small Bayesian network
+	@$(VENV)/bin/python examples/digits.py
+
+test: check ## lint, format, types, then the tests
+	@$(VENV)/bin/pytest
+
+check: $(INSTALLED) ## lint, format and types only
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+format: $(INSTALLED) ## rewrite the files as ruff wants them
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+test-slow: $(INSTALLED) ## the long scientific runs
+	@$(VENV)/bin/pytest -m slow
+
+bench: $(INSTALLED) ## measure, and write docs/results
+	@for bench in $(BENCHES); do $(VENV)/bin/python $$bench || exit 1; done
+
+bench-peers: $(PEERS_INSTALLED) ## the same work in LeanBayes and its peers, in an environment of their own
+	@$(PEERS)/bin/python benchmarks/peers.py
+
+clean: ## remove what make built
+	@rm -rf $(VENV) $(PEERS) build dist out src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "setting up $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The peers go in without dependencies: two of them ask for torchvision, which none of them imports.
+$(PEERS_INSTALLED): pyproject.toml constraints.txt benchmarks/peers.txt
+	@echo "setting up $(PEERS)"
+	@$(PYTHON) -m venv $(PEERS)
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/pip install -q -c constraints.txt -e .
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/pip install -q --no-deps -r benchmarks/peers.txt
+	@touch $@
