@@ -1,0 +1,229 @@
+"""`Bayesian`: the one join point of model, subspace, posterior, prior, propagation and KL."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.distributions import Normal as TorchNormal
+
+from leanbayes.calls import call_with
+from leanbayes.errors import InputError, UnknownName
+from leanbayes.kl import Estimator, Exact
+from leanbayes.posterior import Family, Normal, RandomWeight
+from leanbayes.prior import Prior, PriorLike, resolve_priors
+from leanbayes.propagate import PROPAGATIONS
+from leanbayes.subspace import Subspace, Summary, TensorSummary, everything, slots_of
+
+__all__ = ["Bayesian"]
+
+Weights = Mapping[str, RandomWeight]
+
+
+class Coordinates(nn.Module):
+    """What randomness adds to one tensor: k raw scales, k positions (none if all are random), its prior's memory."""
+
+    index: Tensor | None
+    memory: Tensor | None
+
+    def __init__(self, rho: Tensor, index: Tensor | None, memory: Tensor | None) -> None:
+        super().__init__()
+        self.rho = nn.Parameter(rho)
+        self.register_buffer("index", index)
+        self.register_buffer("memory", memory)
+
+
+class Bayesian(nn.Module):
+    """A model some of whose weights are random; the model itself is not edited.
+
+    Its own parameters are the means. Beside them stand only k scales and k positions for k random coordinates:
+    (1 + r)θ trainable numbers. Every forward pass draws; `at_mean` and `frozen` are the two explicit exceptions.
+    ``train()`` and ``eval()`` mean what they mean in torch, and nothing else.
+
+    Args:
+        model: any module. Frozen parameters, buffers, ties, dtypes and devices are respected.
+        subspace: which coordinates are random; by default all.
+        posterior: how they are distributed.
+        prior: a torch distribution, a `leanbayes.Prior`, or a mapping of globs to them.
+        propagate: "sample", "local" or "flipout".
+        kl: how the divergence is computed.
+        generator: for the initial scales, where they are random.
+
+    >>> bnn = Bayesian(nn.Linear(3, 2), subspace=everything())
+    >>> bnn(torch.ones(4, 3)).shape, bnn.kl().item() > 0
+    (torch.Size([4, 2]), True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        subspace: Subspace | None = None,
+        posterior: Family | None = None,
+        prior: PriorLike | None = None,
+        propagate: str = "sample",
+        kl: Estimator | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(model, Bayesian):
+            raise InputError("the model is Bayesian already; convert its .model instead")
+        if propagate not in PROPAGATIONS:
+            raise UnknownName.of("propagation", propagate, PROPAGATIONS)
+        self.model = model
+        self.posterior: Family = posterior or Normal()
+        self.propagate = propagate
+        self.kl_estimator: Estimator = kl or Exact()
+        self.prior: PriorLike = TorchNormal(0.0, 1.0) if prior is None else prior
+        selection = (subspace or everything()).select(model)
+        self._priors: dict[str, Prior] = resolve_priors(self.prior, list(selection))
+        self.coordinates = nn.ModuleDict()
+        parameters = dict(model.named_parameters())
+        for name, index in selection.items():
+            mean = parameters[name].detach()
+            start = mean if index is None else mean.flatten().index_select(0, index)
+            memory = self._priors[name].remember(start)
+            self.coordinates[_key(name)] = Coordinates(self.posterior.initial(start, generator), index, memory)
+        self._held: dict[str, Tensor] | None = None
+        self._own_generator = "generator" in inspect.signature(model.forward).parameters
+        self._check_kl()
+
+    def forward(self, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+        """One stochastic pass: whatever the model takes, and whatever it returns.
+
+        ``generator`` makes the draw reproducible; a model whose own forward has a ``generator`` argument keeps it.
+        """
+        if self._own_generator and generator is not None:
+            kwargs, generator = {**kwargs, "generator": generator}, None
+        return self.call(self.weights(), args, kwargs, generator=generator)
+
+    def call(
+        self,
+        weights: Weights,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        propagate: str | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """One pass with given random weights (see `weights`), so that several passes and the KL share them."""
+        if self._held is not None:
+            tensors = {name: weights[name].sample(noise) for name, noise in self._held.items()}
+        else:
+            stand_in = PROPAGATIONS[propagate or self.propagate]
+            tensors = {name: stand_in(weight, generator) for name, weight in weights.items()}
+        return call_with(self.model, tensors, args, kwargs)
+
+    def weights(self) -> dict[str, RandomWeight]:
+        """The random weights as they are now, by name: their scales are computed here, once."""
+        parameters = dict(self.model.named_parameters())
+        return {
+            name: RandomWeight(name, parameters[name], parts.index, self.posterior.spread(parts.rho), self.posterior)
+            for name, parts in self.parts()
+        }
+
+    def parts(self) -> Iterator[tuple[str, Coordinates]]:
+        """Each random tensor's name, and what randomness adds to it."""
+        for key, parts in self.coordinates.items():
+            assert isinstance(parts, Coordinates)
+            yield _name(key), parts
+
+    def draw(self, samples: int | None = None, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Weight samples by name, for `torch.func.functional_call`; with ``samples``, stacked for `torch.func.vmap`."""
+        return {name: weight.sample(weight.noise(generator, samples)) for name, weight in self.weights().items()}
+
+    def kl(self, weights: Weights | None = None, *, generator: torch.Generator | None = None) -> Tensor:
+        """KL(q‖p) in nats, summed over every random coordinate. A Monte Carlo estimator draws from ``generator``."""
+        weights = self.weights() if weights is None else weights
+        parts = [self.kl_estimator(weight, law, generator) for weight, law in self._with_priors(weights)]
+        return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+
+    def entropy(self, weights: Weights | None = None) -> Tensor:
+        """H(q) in nats, summed over every random coordinate."""
+        weights = self.weights() if weights is None else weights
+        parts = [weight.distribution().entropy().sum() for weight in weights.values()]
+        return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+
+    @contextmanager
+    def at_mean(self) -> Iterator[None]:
+        """Inside, every pass is the plain model at the means."""
+        yield from self._hold({})
+
+    @contextmanager
+    def frozen(self, generator: torch.Generator | None = None) -> Iterator[None]:
+        """Inside, every pass uses the same draw: one network. Its noise is held, so gradients still flow."""
+        with torch.no_grad():
+            noise = {name: weight.noise(generator) for name, weight in self.weights().items()}
+        yield from self._hold(noise)
+
+    def parameter_groups(
+        self, *, lr: float | None = None, scale_lr: float | None = None, weight_decay: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Means and scales apart, for an optimizer: weight decay is for the means only.
+
+        >>> groups = Bayesian(nn.Linear(2, 1)).parameter_groups(lr=0.1, scale_lr=0.5, weight_decay=1e-4)
+        >>> [(group["lr"], group["weight_decay"]) for group in groups]
+        [(0.1, 0.0001), (0.5, 0.0)]
+        """
+        means = [p for p in self.model.parameters() if p.requires_grad]
+        scales = [parts.rho for _, parts in self.parts() if parts.rho.requires_grad]
+        groups: list[dict[str, Any]] = [{"params": means}, {"params": scales, "weight_decay": 0.0}]
+        if weight_decay is not None:
+            groups[0]["weight_decay"] = weight_decay
+        for group, rate in zip(groups, (lr, lr if scale_lr is None else scale_lr), strict=True):
+            if rate is not None:
+                group["lr"] = rate
+        return [group for group in groups if group["params"]]
+
+    def summary(self) -> Summary:
+        """How many coordinates of each tensor are random.
+
+        >>> Bayesian(nn.Linear(2, 1)).summary().random
+        3
+        """
+        random = {name: parts.rho.numel() for name, parts in self.parts()}
+        return Summary(
+            tuple(
+                TensorSummary(slot.name, tuple(slot.parameter.shape), slot.parameter.numel(), random.get(slot.name, 0))
+                for slot in slots_of(self.model)
+            )
+        )
+
+    def extra_repr(self) -> str:
+        """What is random, and how."""
+        summary = self.summary()
+        return f"random={summary.random} of {summary.size}, posterior={self.posterior}, propagate={self.propagate!r}"
+
+    def _with_priors(self, weights: Weights) -> Iterator[tuple[RandomWeight, Distribution]]:
+        for name, parts in self.parts():
+            weight = weights[name]
+            yield weight, self._priors[name].distribution(weight, parts.memory)
+
+    def _check_kl(self) -> None:
+        """Fail at once, not after the first epoch, where the divergence is unknown or infinite."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for weight, law in self._with_priors(self.weights()):
+                one = self.kl_estimator(weight, law, None)
+                if weight.mean.device.type != "meta" and not torch.isfinite(one):
+                    raise InputError(
+                        f"KL(q‖p) of {weight.name!r} is {one.item()} for the prior {law}: the prior must give density "
+                        "to every value that the posterior can take, and the model's weights must be finite"
+                    )
+
+    def _hold(self, noise: dict[str, Tensor]) -> Iterator[None]:
+        before, self._held = self._held, noise
+        try:
+            yield
+        finally:
+            self._held = before
+
+
+def _key(name: str) -> str:
+    return name.replace(".", "/")  # a module's child may not have a dot in its name
+
+
+def _name(key: str) -> str:
+    return key.replace("/", ".")

@@ -1,0 +1,98 @@
+"""How data meets a model: inputs as tensors, tuples or mappings, and the tensor that matters in what comes back."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_flatten, tree_map
+
+from leanbayes.errors import InputError
+
+__all__ = ["as_batch_of_one", "batch_size", "call", "call_with", "prediction_tensor", "split_batch", "take"]
+
+Inputs = Any
+"""A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments."""
+
+
+def call(function: Callable[..., Any], inputs: Inputs) -> Any:
+    """Call ``function`` on a batch: a mapping as keywords, a tuple or list as positions, else as the only argument.
+
+    >>> call(lambda a, b: a - b, {"b": 1, "a": 3}), call(max, (1, 2))
+    (2, 2)
+    """
+    if isinstance(inputs, Mapping):
+        return function(**inputs)
+    if isinstance(inputs, tuple | list):
+        return function(*inputs)
+    return function(inputs)
+
+
+def call_with(model: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """``model(*args, **kwargs)`` with some of its parameters replaced by ``tensors``, tied ones together.
+
+    >>> call_with(nn.Linear(1, 1, bias=False), {"weight": torch.tensor([[2.0]])}, (torch.ones(1, 1),), {})
+    tensor([[2.]])
+    """
+    try:
+        return functional_call(model, dict(tensors), args, dict(kwargs))
+    finally:
+        for module in model.modules():
+            if isinstance(module, nn.RNNBase):  # it caches its weights, and would keep the replaced ones alive
+                module._init_flat_weights()
+
+
+def prediction_tensor(output: Any) -> Any:
+    """The logits (or means) in a model's output: the tensor itself, or its ``logits``.
+
+    A pair of tensors is left as it is: a Gaussian likelihood reads it as mean and log-variance.
+
+    >>> prediction_tensor({"logits": torch.ones(1)})
+    tensor([1.])
+    """
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping) and isinstance(output.get("logits"), Tensor):
+        return output["logits"]
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits
+    if isinstance(output, tuple) and len(output) == 2 and all(isinstance(part, Tensor) for part in output):
+        return output
+    raise InputError(
+        f"the model returned a {type(output).__name__}, which is no tensor and has no `logits`; "
+        "say which tensor is meant: output=lambda returned: returned[...]"
+    )
+
+
+def split_batch(batch: Any) -> tuple[Inputs, Any]:
+    """Inputs and targets of a batch, which must be a pair."""
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise InputError(f"a batch must be a pair (inputs, targets), got a {type(batch).__name__} of {_length(batch)}")
+
+
+def batch_size(inputs: Inputs) -> int:
+    """The length of the first axis, the same for every tensor among the inputs."""
+    sizes = {leaf.shape[0] for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor) and leaf.dim()}
+    if len(sizes) != 1:
+        raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(sizes)}")
+    size: int = sizes.pop()
+    if size == 0:
+        raise InputError("the batch is empty: give at least one example")
+    return size
+
+
+def take(inputs: Inputs, rows: Tensor | slice) -> Inputs:
+    """The same inputs for some rows of the batch."""
+    return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, inputs)
+
+
+def as_batch_of_one(value: Any) -> Any:
+    """Give every tensor a first axis of length one."""
+    return tree_map(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else leaf, value)
+
+
+def _length(batch: Any) -> str:
+    if isinstance(batch, Tensor):
+        return f"shape {tuple(batch.shape)}"
+    return f"{len(batch)} parts" if hasattr(batch, "__len__") else "unknown length"

@@ -1,0 +1,71 @@
+"""One random tensor at one moment: its mean, which coordinates are random, and how far they spread."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from leanbayes.posterior.family import Family
+
+__all__ = ["RandomWeight"]
+
+
+@dataclass(frozen=True)
+class RandomWeight:
+    """A weight tensor of which some coordinates, or all, are random.
+
+    ``index`` holds the flat positions of the k random coordinates and ``spread`` their k scales;
+    where ``index`` is None every coordinate is random and ``spread`` has the tensor's own shape.
+    """
+
+    name: str
+    mean: Tensor
+    index: Tensor | None
+    spread: Tensor
+    family: Family
+
+    @property
+    def random_mean(self) -> Tensor:
+        """μ of the random coordinates alone, shaped as ``spread``."""
+        return self.mean if self.index is None else self.mean.flatten().index_select(0, self.index)
+
+    def noise(self, generator: torch.Generator | None = None, samples: int | None = None) -> Tensor:
+        """Fresh ξ for the random coordinates."""
+        return self.family.noise(self.spread, samples, generator)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """The weight that ``noise`` stands for; a leading axis of draws is kept."""
+        if self.index is None:
+            return self.family.sample(self.mean, self.spread, noise)
+        offset = self.family.perturbation(self.spread, noise)
+        if noise.dim() == 1:
+            return self.mean.flatten().index_add(0, self.index, offset).view(self.mean.shape)
+        draws = self.mean.flatten().expand(len(noise), -1)
+        return draws.index_add(1, self.index, offset).view(len(noise), *self.mean.shape)
+
+    def sample_into(self, buffer: Tensor, noise: Tensor) -> None:
+        """Write the weight that ``noise`` stands for into a copy of the mean: only random coordinates are touched."""
+        if self.index is None:
+            self.family.sample(self.mean, self.spread, noise, out=buffer)
+        else:
+            draw = self.family.sample(self.random_mean, self.spread, noise)
+            buffer.view(-1).index_copy_(0, self.index.long(), draw)
+
+    def offset(self, noise: Tensor) -> Tensor:
+        """W − μ as a dense tensor, zero where nothing is random."""
+        return self._dense(self.family.perturbation(self.spread, noise))
+
+    def variance(self) -> Tensor:
+        """Var(W) as a dense tensor, zero where nothing is random."""
+        return self._dense(self.family.variance(self.spread))
+
+    def distribution(self) -> Distribution:
+        """The law of the random coordinates."""
+        return self.family.distribution(self.random_mean, self.spread)
+
+    def _dense(self, values: Tensor) -> Tensor:
+        if self.index is None:
+            return values
+        flat = values.new_zeros(self.mean.numel())
+        return flat.index_add(0, self.index, values).view(self.mean.shape)

@@ -1,0 +1,20 @@
+"""HOW randomness passes through the net: one weight draw, local reparameterization, or flipout."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate import flipout, local, sample
+from leanbayes.propagate.registry import Registry
+
+StandInMaker = Callable[[RandomWeight, torch.Generator | None], Tensor]
+
+PROPAGATIONS: dict[str, StandInMaker] = {
+    "sample": sample.stand_in,
+    "local": local.stand_in,
+    "flipout": flipout.stand_in,
+}
+
+__all__ = ["PROPAGATIONS", "Registry", "StandInMaker"]

@@ -1,0 +1,93 @@
+"""``flipout``: one weight draw, its sign flipped at random for each example (Wen et al. 2018)."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.errors import InputError
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate.linear_ops import (
+    LINEAR_OPS,
+    Operation,
+    along_channels,
+    channel_axis,
+    mean_of,
+    plain_input,
+    signs_like,
+    weight_of,
+)
+from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.stand_in import StandIn, make_stand_in
+
+__all__ = ["RULES", "stand_in"]
+
+RULES = Registry("flipout")
+
+
+def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
+    """A stand-in whose linear operations decorrelate the examples of a batch."""
+    if not weight.family.symmetric:
+        raise InputError(
+            f'flipout needs noise that is symmetric about 0, {weight.family} is not; use propagate="sample"'
+        )
+    return make_stand_in(weight, RULES, generator)
+
+
+@RULES.rule(
+    *LINEAR_OPS,
+    exact=True,
+    assumes="the first axis holds the examples; each gets a correct draw, not independent of the others'",
+)
+def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """y = op(x, μ, μ_b) + r ∘ op(x ∘ s, ΔW, Δb) with random signs s, r for each example and feature."""
+    x = plain_input(input)
+    mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
+    signs = signs_like(mean, channel_axis(operation, mean), _generator(weight, bias))
+    if weight_of(weight) is None:
+        return mean + signs * along_channels(operation, _offset(bias), mean)
+    flipped = x * signs_like(x, channel_axis(operation, x), _generator(weight))
+    return mean + signs * operation(flipped, _offset(weight), _offset(bias), *args, **kwargs)
+
+
+@RULES.rule(F.bilinear, exact=True, assumes="as for linear")
+def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
+    """y = x₁ᵀ W̄ x₂ + r ∘ (x₁ ∘ s)ᵀ ΔW (x₂ ∘ t)."""
+    first, second = plain_input(input1), plain_input(input2)
+    mean = operation(first, second, mean_of(weight), mean_of(bias))
+    generator = _generator(weight, bias)
+    signs = signs_like(mean, mean.dim() - 1, generator)
+    if weight_of(weight) is None:
+        offset: Tensor = _offset(bias)
+        return mean + signs * offset
+    first = first * signs_like(first, first.dim() - 1, generator)
+    second = second * signs_like(second, second.dim() - 1, generator)
+    return mean + signs * operation(first, second, _offset(weight), _offset(bias))
+
+
+@RULES.rule(F.embedding, exact=True, assumes="as for linear")
+def embedding(
+    operation: Operation,
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """Rows of the mean, plus rows of ΔW with random signs for each example and feature."""
+    if max_norm is not None:
+        return operation(input, weight.draw(), padding_idx, max_norm, *args, **kwargs)
+    mean = operation(input, mean_of(weight), padding_idx, None, *args, **kwargs)
+    rows = operation(input, _offset(weight), padding_idx, None, *args, **kwargs)
+    return mean + rows * signs_like(rows, rows.dim() - 1, weight.generator)
+
+
+def _offset(value: Any) -> Any:
+    """ΔW of a stand-in's one draw in this pass, None for anything else."""
+    return value.weight.offset(value.noise()) if isinstance(value, StandIn) else None
+
+
+def _generator(*values: Any) -> torch.Generator | None:
+    return next(value.generator for value in values if isinstance(value, StandIn))

@@ -1,0 +1,97 @@
+"""``local``: the noise of the weights is moved to the outputs (Kingma et al. 2015; 004, eq. 4, 5)."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, mean_of, plain_input, weight_of
+from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.stand_in import StandIn, make_stand_in
+
+__all__ = ["RULES", "stand_in"]
+
+RULES = Registry("local")
+
+
+def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
+    """A stand-in whose linear operations give N(E[y], Var[y]) instead of y at one weight draw."""
+    return make_stand_in(weight, RULES, generator)
+
+
+@RULES.rule(*LINEAR_OPS, exact=True, assumes="Normal weights; outputs that share a weight are drawn independently")
+def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """y ~ N(op(x, μ, μ_b), op(x², σ², σ_b²))."""
+    x = plain_input(input)
+    mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
+    w, b = weight_of(weight), weight_of(bias)
+    if w is None:
+        assert b is not None
+        variance = along_channels(operation, b.variance(), mean).expand_as(mean)
+    else:
+        variance = operation(x.square(), w.variance(), None if b is None else b.variance(), *args, **kwargs)
+    return _draw(mean, variance, weight, bias)
+
+
+@RULES.rule(F.bilinear, exact=True, assumes="as for linear")
+def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
+    """y_o = x₁ᵀ W_o x₂ + b_o: variance by the same operation on squares."""
+    first, second = plain_input(input1), plain_input(input2)
+    mean = operation(first, second, mean_of(weight), mean_of(bias))
+    w, b = weight_of(weight), weight_of(bias)
+    spread = None if b is None else b.variance()
+    if w is None:
+        assert spread is not None
+        variance = spread.expand_as(mean)
+    else:
+        variance = operation(first.square(), second.square(), w.variance(), spread)
+    return _draw(mean, variance, weight, bias)
+
+
+@RULES.rule(F.embedding, exact=True, assumes="as for linear: a token that stands twice is drawn twice")
+def embedding(
+    operation: Operation,
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """Rows of the mean and of the variance."""
+    if max_norm is not None:  # rescales the table itself: only a draw of it has a norm
+        return operation(input, weight.draw(), padding_idx, max_norm, *args, **kwargs)
+    mean = operation(input, mean_of(weight), padding_idx, None, *args, **kwargs)
+    variance = operation(input, weight.weight.variance(), padding_idx, None, *args, **kwargs)
+    return _draw(mean, variance, weight, None)
+
+
+def _draw(mean: Tensor, variance: Tensor, *stand_ins: Any) -> Tensor:
+    generator = next(s.generator for s in stand_ins if isinstance(s, StandIn))
+    noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    scale: Tensor = SafeSqrt.apply(variance)
+    return mean + scale * noise
+
+
+class SafeSqrt(torch.autograd.Function):
+    """√v with gradient 0 at v = 0, where an output has no random weight and v does not move."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(variance: Tensor) -> Tensor:
+        """√max(v, 0): a convolution by transforms may round below zero."""
+        return variance.clamp_min(0).sqrt()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
+        """Keep the root."""
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """G / 2√v, and 0 at 0."""
+        (root,) = ctx.saved_tensors
+        return torch.where(root > 0, gradient / (2 * root), 0)

@@ -1,0 +1,300 @@
+"""Subspaces: from a model's parameters to the flat positions of those that become random."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.errors import InputError, NonFinite, SelectionError, UnknownName
+
+__all__ = ["Selection", "Slot", "Subspace", "everything", "layers", "not_norm", "random_k", "slots_of", "top_k"]
+
+Selection = dict[str, Tensor | None]
+"""Name of a tensor to the sorted flat positions that are random in it, or None for all of them."""
+
+Scope = Literal["global", "layer"]
+
+_NORMS = (
+    nn.modules.batchnorm._NormBase,  # batch and instance norms of every rank
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.LocalResponseNorm,
+    nn.RMSNorm,
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A parameter of a model: its name, itself, and the module that owns it."""
+
+    name: str
+    parameter: nn.Parameter
+    module: nn.Module
+
+    @property
+    def layer(self) -> str:
+        """The name of the module that owns the parameter."""
+        return self.name.rpartition(".")[0]
+
+
+Eligible = Callable[[Slot], bool]
+
+
+def anything(slot: Slot) -> bool:  # noqa: ARG001
+    """Every trainable parameter may be random."""
+    return True
+
+
+def not_norm(slot: Slot) -> bool:
+    """Eligible unless it belongs to a normalisation layer.
+
+    >>> [slot.name for slot in slots_of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) if not_norm(slot)]
+    ['0.weight', '0.bias']
+    """
+    return not isinstance(slot.module, _NORMS)
+
+
+def slots_of(model: nn.Module) -> list[Slot]:
+    """Every floating-point parameter once (a tied one under its first name), frozen ones too."""
+    owners = dict(model.named_modules())
+    slots = []
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise InputError(f"{name!r} has no shape yet: run one batch through the lazy model before it is converted")
+        if parameter.is_floating_point():
+            slots.append(Slot(name, parameter, owners[name.rpartition(".")[0]]))
+    return slots
+
+
+class Subspace(ABC):
+    """A choice of coordinates. Frozen parameters stay what they are: they are never chosen."""
+
+    eligible: Eligible
+
+    @abstractmethod
+    def choose(self, pool: list[Slot]) -> Selection:
+        """Pick from the eligible, trainable parameters."""
+
+    def select(self, model: nn.Module) -> Selection:
+        """The random coordinates of ``model``: at least one, or an error that says why there are none."""
+        slots = slots_of(model)
+        pool = [slot for slot in slots if slot.parameter.requires_grad and self.eligible(slot)]
+        if not pool:
+            frozen = sum(not slot.parameter.requires_grad for slot in slots)
+            raise SelectionError(
+                f"none of the model's {len(slots)} parameters can be random: {frozen} are frozen and the eligibility "
+                f"predicate refused the rest; the first are {[slot.name for slot in slots[:3]]}"
+            )
+        return self.choose(pool)
+
+
+@dataclass(frozen=True)
+class Everything(Subspace):
+    """All of every eligible tensor."""
+
+    eligible: Eligible = anything
+
+    def choose(self, pool: list[Slot]) -> Selection:
+        """Whole tensors."""
+        return {slot.name: None for slot in pool}
+
+
+@dataclass(frozen=True)
+class Layers(Subspace):
+    """All of the tensors whose own name, or whose module's, matches a glob."""
+
+    patterns: tuple[str, ...]
+    eligible: Eligible = anything
+
+    def choose(self, pool: list[Slot]) -> Selection:
+        """Whole tensors by name; a pattern without a match is an error."""
+        names = [slot.name for slot in pool]
+        for pattern in self.patterns:
+            if not any(_matches(name, pattern) for name in names):
+                raise SelectionError(
+                    f"{self.patterns}: {pattern!r} matched none of {len(names)} trainable parameters; "
+                    f"the first are {names[:3]}"
+                )
+        return {name: None for name in names if any(_matches(name, pattern) for pattern in self.patterns)}
+
+
+@dataclass(frozen=True)
+class Ranked(Subspace):
+    """The k highest coordinates by a score of each, over the whole model or within each layer."""
+
+    rate: float | None
+    k: int | None
+    scope: Scope
+    eligible: Eligible
+
+    def __post_init__(self) -> None:
+        if (self.rate is None) == (self.k is None):
+            raise SelectionError(f"give either rate or k, got rate={self.rate} and k={self.k}")
+        if self.rate is not None and not 0 < self.rate <= 1:
+            raise SelectionError(f"rate must be above 0 and at most 1 (0.01 is 1 %), got {self.rate}")
+        if self.k is not None and self.k < 1:
+            raise SelectionError(f"k must be at least 1, got {self.k}")
+        if self.scope not in ("global", "layer"):
+            raise UnknownName.of("scope", self.scope, ["global", "layer"])
+        if self.scope == "layer" and self.k is not None:
+            raise SelectionError('scope="layer" takes a rate: the same share of each layer')
+
+    @abstractmethod
+    def scores_of(self, pool: list[Slot]) -> list[Tensor]:
+        """One flat score per coordinate, a tensor for each slot, all on one device."""
+
+    def choose(self, pool: list[Slot]) -> Selection:
+        """The highest scores of the whole model, or of each layer."""
+        scores = self.scores_of(pool)
+        groups: dict[str, list[int]] = {}
+        for position, slot in enumerate(pool):
+            groups.setdefault(slot.layer if self.scope == "layer" else "", []).append(position)
+        selection: Selection = {}
+        for members in groups.values():
+            chosen = [pool[i] for i in members]
+            selection |= _highest(chosen, torch.cat([scores[i] for i in members]), self._count(chosen))
+        if not selection:
+            total = sum(slot.parameter.numel() for slot in pool)
+            raise SelectionError(f"rate {self.rate} of {total} coordinates is less than one; raise the rate, or give k")
+        return {slot.name: selection[slot.name] for slot in pool if slot.name in selection}
+
+    def _count(self, slots: list[Slot]) -> int:
+        total = sum(slot.parameter.numel() for slot in slots)
+        if self.k is None:
+            assert self.rate is not None
+            return round(self.rate * total)
+        if self.k > total:
+            raise SelectionError(f"k = {self.k} is more than the {total} coordinates that may be random")
+        return self.k
+
+
+@dataclass(frozen=True)
+class TopK(Ranked):
+    """The k coordinates with the highest given scores (000 and 001: the most sensitive)."""
+
+    scores: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def scores_of(self, pool: list[Slot]) -> list[Tensor]:
+        """The given scores, checked against the model."""
+        missing = [slot.name for slot in pool if slot.name not in self.scores]
+        if missing:
+            raise SelectionError(
+                f"these scores are of another model: {len(missing)} of {len(pool)} parameters have none, first "
+                f"{missing[:3]}; the scores name {list(self.scores)[:3]}"
+            )
+        flat = []
+        for slot in pool:
+            score = self.scores[slot.name]
+            if score.shape != slot.parameter.shape:
+                raise SelectionError(
+                    f"these scores are of another model: {slot.name!r} has shape {tuple(slot.parameter.shape)}, "
+                    f"its scores {tuple(score.shape)}"
+                )
+            if not torch.isfinite(score).all():
+                bad = int((~torch.isfinite(score)).sum())
+                raise NonFinite(
+                    f"{bad} of {score.numel()} scores of {slot.name!r} are NaN or infinite; "
+                    f"check the loss that sensitivity was given, and the batches"
+                )
+            flat.append(score.detach().flatten())
+        return [score.to(flat[0]) for score in flat]
+
+
+@dataclass(frozen=True)
+class RandomK(Ranked):
+    """k coordinates drawn uniformly: what a score must beat."""
+
+    seed: int = 0
+
+    def scores_of(self, pool: list[Slot]) -> list[Tensor]:
+        """Distinct uniform ranks, from the seed alone."""
+        sizes = [slot.parameter.numel() for slot in pool]
+        ranks = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(self.seed))
+        return list(torch.split(ranks, sizes))
+
+
+def everything(*, eligible: Eligible = anything) -> Subspace:
+    """Every eligible coordinate: the fully Bayesian network.
+
+    >>> list(everything().select(nn.Linear(2, 1)))
+    ['weight', 'bias']
+    """
+    return Everything(eligible)
+
+
+def layers(*patterns: str, eligible: Eligible = anything) -> Subspace:
+    """Whole tensors whose parameter name or module name matches a glob; ``*`` crosses dots.
+
+    >>> list(layers("1").select(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))))
+    ['1.weight', '1.bias']
+    """
+    if not patterns:
+        raise SelectionError('layers needs at least one pattern, such as layers("fc") or layers("layer4.*")')
+    return Layers(patterns, eligible)
+
+
+def top_k(
+    scores: Mapping[str, Tensor],
+    rate: float | None = None,
+    *,
+    k: int | None = None,
+    scope: Scope = "global",
+    eligible: Eligible = anything,
+) -> Subspace:
+    """The coordinates with the highest scores (000, 001: ``Topk(|∇θ|)`` with k = rate·θ).
+
+    ``scope="global"`` ranks the whole model at once, as the papers' figures of layer sparsity need;
+    ``scope="layer"`` takes the same share of each layer. ``rate`` is a share of the eligible coordinates.
+
+    >>> model = nn.Linear(3, 1)
+    >>> scores = {"weight": torch.tensor([[1.0, 5.0, 2.0]]), "bias": torch.tensor([3.0])}
+    >>> top_k(scores, rate=0.5).select(model)
+    {'weight': tensor([1], dtype=torch.int32), 'bias': None}
+    """
+    return TopK(rate, k, scope, eligible, scores)
+
+
+def random_k(
+    rate: float | None = None,
+    *,
+    k: int | None = None,
+    scope: Scope = "global",
+    seed: int = 0,
+    eligible: Eligible = anything,
+) -> Subspace:
+    """Coordinates drawn uniformly without replacement, the same for the same seed.
+
+    >>> sum(v.numel() for v in random_k(k=3, seed=1).select(nn.Linear(50, 2)).values())
+    3
+    """
+    return RandomK(rate, k, scope, eligible, seed)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
+
+
+def _highest(slots: list[Slot], scores: Tensor, count: int) -> Selection:
+    """Positions of the ``count`` highest of the concatenated scores, cut up by tensor."""
+    if count == 0:
+        return {}
+    places = scores.topk(count, sorted=False).indices.sort().values
+    ends = torch.tensor([slot.parameter.numel() for slot in slots], device=places.device).cumsum(0)
+    cuts = torch.searchsorted(places, ends).tolist()
+    selection: Selection = {}
+    start = 0
+    for slot, cut, end in zip(slots, cuts, ends.tolist(), strict=True):
+        size = slot.parameter.numel()
+        if cut > start:
+            whole = cut - start == size
+            local = places[start:cut] - (end - size)
+            dtype = torch.int32 if size <= math.pow(2, 31) - 1 else torch.int64
+            selection[slot.name] = None if whole else local.to(slot.parameter.device, dtype)
+        start = cut
+    return selection
