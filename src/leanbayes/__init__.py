@@ -1,0 +1,81 @@
+"""LeanBayes: any PyTorch network says how sure it is, for close to the price of the plain network.
+
+```python
+scores = lb.sensitivity(model, batches, loss)                         # which weights matter
+bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01))        # make the first 1 % of them random
+prediction = lb.predict(bnn, x)                                       # mean, total, aleatoric, epistemic
+```
+"""
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.errors import (
+    FileError,
+    ForeignFile,
+    InputError,
+    LeanBayesError,
+    NewerFile,
+    NoClosedForm,
+    NonFinite,
+    SelectionError,
+    ShapeMismatch,
+    TruncatedFile,
+    UnknownName,
+    WrongModel,
+)
+from leanbayes.kl import Exact, MonteCarlo
+from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.objective import Elbo, anneal, constant, elbo, warm_up
+from leanbayes.posterior import GaussianRho, Normal, RelativeScale
+from leanbayes.predict import Prediction, predict
+from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior
+from leanbayes.storage import load, save
+from leanbayes.subspace import Subspace, everything, layers, not_norm, random_k, sensitivity, top_k
+from leanbayes.train import fix_statistics
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bayesian",
+    "Bernoulli",
+    "Categorical",
+    "CentredPrior",
+    "Elbo",
+    "Exact",
+    "FileError",
+    "FittedPrior",
+    "FixedPrior",
+    "ForeignFile",
+    "Gaussian",
+    "GaussianRho",
+    "InputError",
+    "LeanBayesError",
+    "Likelihood",
+    "MonteCarlo",
+    "NewerFile",
+    "NoClosedForm",
+    "NonFinite",
+    "Normal",
+    "Prediction",
+    "Prior",
+    "RelativeScale",
+    "SelectionError",
+    "ShapeMismatch",
+    "Subspace",
+    "TruncatedFile",
+    "UnknownName",
+    "WrongModel",
+    "anneal",
+    "constant",
+    "elbo",
+    "everything",
+    "fix_statistics",
+    "layers",
+    "load",
+    "not_norm",
+    "predict",
+    "random_k",
+    "save",
+    "sensitivity",
+    "top_k",
+    "warm_up",
+]

@@ -1,0 +1,361 @@
+"""Predictions with uncertainty: draws that are cheap where they can be, and no more of them than needed."""
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils._pytree import tree_leaves, tree_map
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.calls import Inputs, call, call_with, prediction_tensor, take
+from leanbayes.calls import batch_size as size_of
+from leanbayes.errors import InputError, NonFinite, UnknownName
+from leanbayes.likelihood import Categorical, Likelihood
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate.shared import Diverged, SharedPrefix
+
+__all__ = ["Prediction", "predict"]
+
+_GROUPS = 8  # running averages for the jackknife: memory is that of eight draws, however many are made
+_SHARE_FROM = 0.05  # of a pass: less than this before the first random weight is not worth keeping
+_SMALL_CALL = 2e-4  # seconds: operations below this are bound by their calls, where vmap may win
+_VMAP_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of a batch, and how sure it is.
+
+    For classes, pixels and labels ``mean`` holds probabilities and the uncertainties are in nats: the entropy of the
+    mean (total), the mean entropy (aleatoric) and the mutual information of prediction and weights (epistemic).
+    For regression ``mean`` is the mean and the uncertainties are variances.
+    ``standard_error`` is that of the total in nats (for regression of ½ log of it), one number for each input;
+    ``draws`` says how many were made for each input. ``samples`` holds each draw's own mean, if asked for.
+    """
+
+    mean: Tensor
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    standard_error: Tensor
+    draws: Tensor
+    samples: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+
+def predict(
+    model: nn.Module,
+    x: Inputs,
+    *,
+    likelihood: Likelihood | None = None,
+    samples: int | Literal["auto"] = 32,
+    tolerance: float = 0.02,
+    min_samples: int = 4,
+    max_samples: int = 256,
+    keep_samples: bool = False,
+    propagate: str | None = None,
+    method: Literal["auto", "loop", "vmap"] = "auto",
+    batch_size: int | None = None,
+    generator: torch.Generator | None = None,
+    output: Callable[[Any], Any] = prediction_tensor,
+) -> Prediction:
+    """Mean and uncertainty of a model's predictions for a batch. The model is in eval mode inside, and left as it was.
+
+    What precedes the first random weight is computed once for all draws; the rest runs draw by draw, or as a vmapped
+    chunk where that is measured to be faster. Statistics stream: memory does not grow with the number of draws.
+
+    Args:
+        model: a `Bayesian`; any other module is a predictor that is sure of its weights (one pass).
+        x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        likelihood: how outputs become probabilities; `Categorical` by default.
+        samples: how many draws; ``"auto"`` draws for each input until the standard error of its total uncertainty is
+            at most ``tolerance``. Inputs that are sure stop first.
+        tolerance: nats, for ``samples="auto"``.
+        min_samples: at least so many, for ``samples="auto"``.
+        max_samples: at most so many, for ``samples="auto"``.
+        keep_samples: keep each draw's mean, (draws, N, ...).
+        propagate: another propagation than the model's own.
+        method: how draws are computed. "auto" measures; the noise is the same either way, the rounding may not be,
+            so give "loop" or "vmap" where results must repeat bit for bit.
+        batch_size: work through ``x`` in parts of this size.
+        generator: for the draws.
+        output: picks the tensor that matters from what the model returns.
+
+    >>> p = predict(Bayesian(nn.Linear(2, 3)), torch.zeros(5, 2), samples=8)
+    >>> p.mean.shape, p.total.shape, bool((p.total >= p.epistemic).all())
+    (torch.Size([5, 3]), torch.Size([5]), True)
+    """
+    likelihood = likelihood or Categorical()
+    rounds = _Rounds(samples, tolerance, min_samples, max_samples)
+    if keep_samples and samples == "auto":
+        raise InputError('samples="auto" draws a different number for each input, so none can be kept; give a number')
+    if isinstance(model, Bayesian) and propagate is not None and propagate not in PROPAGATIONS:
+        raise UnknownName.of("propagation", propagate, PROPAGATIONS)
+    if method not in ("auto", "loop", "vmap"):
+        raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
+    size = size_of(x)
+    step = size if batch_size is None else batch_size
+    if step < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    with _as_in_eval(model, likelihood), torch.no_grad():
+        weights = model.weights() if isinstance(model, Bayesian) else {}
+        parts = []
+        for start in range(0, size, step):
+            part = take(x, slice(start, start + step))
+            source = _Draws(
+                model, weights, part, propagate=propagate, method=method, generator=generator, output=output
+            )
+            parts.append(_predict(source, likelihood, rounds, keep_samples))
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+class _Rounds:
+    """How many draws to make, and when to look whether they are enough."""
+
+    def __init__(self, samples: int | str, tolerance: float, at_least: int, at_most: int) -> None:
+        self.auto = samples == "auto"
+        if not self.auto and not (isinstance(samples, int) and samples >= 1):
+            raise InputError(f'samples must be at least 1, or "auto", got {samples!r}')
+        if tolerance <= 0 or not 2 <= at_least <= at_most:
+            raise InputError(
+                f"need tolerance > 0 and 2 <= min_samples <= max_samples, got {tolerance}, {at_least}, {at_most}"
+            )
+        self.tolerance, self.first, self.limit = tolerance, at_least, at_most
+        if isinstance(samples, int):
+            self.first = self.limit = samples
+
+    def next(self, done: int) -> int:
+        """How many draws to add: half as many again, within the limit."""
+        return min(self.first if done == 0 else max(2, done // 2), self.limit - done)
+
+
+def _predict(source: "_Draws", likelihood: Likelihood, rounds: _Rounds, keep: bool) -> Prediction:
+    """Stream draws into group sums; inputs whose estimate has settled leave the batch."""
+    kept: list[Tensor] = []
+    centre: Tensor | None = None
+    sums: Tensor | None = None  # (groups, N, features, ...)
+    drawn = torch.zeros(0)
+    active: Tensor | None = None  # rows that still need draws; None for all
+    done, whole = 0, source.inputs
+    while done < rounds.limit:
+        for out in source.take(rounds.next(done)):
+            if sums is None:
+                centre = likelihood.centre(out)
+                first = likelihood.statistics(out, centre)
+                if not torch.isfinite(first).all():
+                    raise NonFinite("the model's output has NaN or infinite values; check the inputs and the weights")
+                sums = first.new_zeros(_GROUPS, *first.shape)
+                drawn = torch.zeros(_GROUPS, len(first), dtype=torch.long, device=first.device)
+            group = done % _GROUPS
+            if active is None:
+                sums[group] += likelihood.statistics(out, centre)
+                drawn[group] += 1
+            else:
+                part = None if centre is None else centre[active]
+                sums[group].index_add_(0, active, likelihood.statistics(out, part).to(sums.dtype))
+                drawn[group, active] += 1
+            if keep:
+                kept.append(likelihood.predictive(out))
+            done += 1
+        assert sums is not None
+        if rounds.auto and done < rounds.limit:
+            rows = torch.arange(sums.shape[1], device=sums.device) if active is None else active
+            part = None if centre is None else centre[rows]
+            error = _standard_error(likelihood, sums[:, rows], drawn[:, rows], part)
+            open_rows = rows[error > rounds.tolerance]
+            if len(open_rows) == 0:
+                break
+            if len(open_rows) < len(rows):
+                active = open_rows
+                source = source.only(take(whole, open_rows))
+    assert sums is not None
+    counts = drawn.sum(0)
+    found = likelihood.uncertainty(_averages(sums, drawn), counts, centre)
+    return Prediction(
+        found.mean, found.total, found.aleatoric, found.epistemic,
+        _standard_error(likelihood, sums, drawn, centre), counts, torch.stack(kept) if keep else None,
+    )  # fmt: skip
+
+
+def _averages(sums: Tensor, drawn: Tensor) -> Tensor:
+    return sums.sum(0) / _like(drawn.sum(0), sums)
+
+
+def _standard_error(likelihood: Likelihood, sums: Tensor, drawn: Tensor, centre: Tensor | None) -> Tensor:
+    """Of the total uncertainty in nats, for each input: delete-one-group jackknife, averaged over pixels or labels."""
+    groups = int((drawn > 0).any(1).sum())
+    if groups < 2:
+        return torch.full(drawn.shape[1:], float("inf"), dtype=sums.dtype, device=sums.device)
+    total, counts = sums.sum(0), drawn.sum(0)
+    left_out = []
+    for group in range(groups):
+        count = (counts - drawn[group]).clamp_min(1)
+        averages = (total - sums[group]) / _like(count, sums)
+        left_out.append(likelihood.nats(likelihood.uncertainty(averages, count, centre)))
+    spread = torch.stack(left_out).var(0, correction=0) * (groups - 1)
+    return spread.sqrt().flatten(1).mean(1) if spread.dim() > 1 else spread.sqrt()
+
+
+def _like(counts: Tensor, sums: Tensor) -> Tensor:
+    return counts.view(-1, *[1] * (sums.dim() - 2)).to(sums.dtype)
+
+
+class _Draws:
+    """Outputs of one batch, draw after draw, each in the cheapest way found so far.
+
+    The first draw is recorded to see what precedes the first random weight (`SharedPrefix`), and what the rest costs.
+    The noise of the n-th draw does not depend on how it is computed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: dict[str, RandomWeight],
+        inputs: Inputs,
+        *,
+        propagate: str | None,
+        method: str,
+        generator: torch.Generator | None,
+        output: Callable[[Any], Any],
+    ) -> None:
+        self.model, self.weights, self.inputs = model, weights, inputs
+        self.generator, self.output = generator, output
+        self.propagate = propagate or str(getattr(model, "propagate", ""))
+        self.certain = not isinstance(model, Bayesian) or model._held is not None
+        self.method = method if self.propagate == "sample" else "loop"
+        self.ready: list[Any] = []  # made already, not yet asked for
+        self.chunk = 0 if self.method == "loop" else 1  # draws at a time; 0: vmap is out of the question
+        self.recorded = False
+        self.prefix: SharedPrefix | None = None
+        self.buffers: dict[str, Tensor] = {}
+
+    def only(self, inputs: Inputs) -> "_Draws":
+        """The same for other inputs."""
+        other = copy.copy(self)
+        other.inputs, other.ready, other.recorded, other.prefix = inputs, [], False, None
+        return other
+
+    def take(self, count: int) -> Iterator[Any]:
+        """Yield ``count`` outputs."""
+        for made in range(count):
+            if not self.ready:
+                self._make(count - made)
+            yield self.ready.pop(0)
+
+    def _make(self, wanted: int) -> None:
+        if self.certain:
+            self.ready = [self.output(call(self.model, self.inputs))] * wanted
+        elif wanted > 1 and self.method == "vmap":
+            self._vmapped(min(wanted, max(self.chunk, 32)))
+        elif wanted > 1 and self.chunk > 1:
+            self._vmapped(min(wanted, self.chunk))
+        elif wanted > 1 and not self.recorded:
+            self._record(wanted)
+        else:
+            self._one()
+
+    def _record(self, wanted: int) -> None:
+        """The first draw: find the clean prefix, and decide how the others are made."""
+        self.recorded = True
+        assert isinstance(self.model, Bayesian)
+        network = self.model.model
+        roots = [p for name, p in network.named_parameters() if name not in self.weights] + list(network.buffers())
+        prefix = SharedPrefix(roots + [leaf for leaf in tree_leaves(self.inputs) if isinstance(leaf, Tensor)])
+        with prefix:
+            self._one()
+        prefix.finish_recording()
+        if prefix.usable and prefix.clean_seconds > _SHARE_FROM * (prefix.clean_seconds + prefix.random_seconds):
+            self.prefix = prefix
+        bound_by_calls = prefix.random_seconds < _SMALL_CALL * prefix.random_calls
+        if self.chunk == 1 and bound_by_calls and wanted > 4:
+            self._try_vmap(wanted - 2, max(2, _VMAP_BYTES // max(prefix.random_bytes, 1)))
+
+    def _try_vmap(self, wanted: int, most: int) -> None:
+        """Time one draw, then a vmapped chunk; the faster way makes the others. The draws of the trial count."""
+        start = self._now()
+        self._one()
+        one = self._now() - start
+        trial = min(wanted, most, 8)
+        start = self._now()
+        try:
+            self._vmapped(trial)
+        except (RuntimeError, ValueError):  # an operation without a batching rule: the draws it took are lost, no more
+            self.chunk = 0
+            return
+        self.chunk = most if self._now() - start < one * trial else 0
+
+    def _one(self) -> None:
+        self.ready.append(self._sharing(self._pass, self._stand_ins()))
+
+    def _vmapped(self, count: int) -> None:
+        noise = [self._noise() for _ in range(count)]
+        stacked = {name: w.sample(torch.stack([n[name] for n in noise])) for name, w in self.weights.items()}
+        self.ready += _unstack(self._sharing(vmap(self._pass, randomness="different"), stacked))
+
+    def _sharing(self, function: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
+        """Call ``function`` with what is clean answered from the record."""
+        if self.prefix is not None:
+            try:
+                with self.prefix.replay():
+                    return function(tensors)
+            except Diverged:
+                self.prefix = None
+        return function(tensors)
+
+    def _pass(self, tensors: dict[str, Tensor]) -> Any:
+        assert isinstance(self.model, Bayesian)
+        network = self.model.model
+        return self.output(call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), self.inputs))
+
+    def _noise(self) -> dict[str, Tensor]:
+        return {name: weight.noise(self.generator) for name, weight in self.weights.items()}
+
+    def _stand_ins(self) -> dict[str, Tensor]:
+        if self.propagate != "sample":
+            make = PROPAGATIONS[self.propagate]
+            return {name: make(weight, self.generator) for name, weight in self.weights.items()}
+        for name, weight in self.weights.items():  # only the random coordinates are written anew
+            if name not in self.buffers:
+                self.buffers[name] = weight.mean.clone(memory_format=torch.contiguous_format)
+            weight.sample_into(self.buffers[name], weight.noise(self.generator))
+        return self.buffers
+
+    def _now(self) -> float:
+        for device in {weight.mean.device for weight in self.weights.values() if weight.mean.is_cuda}:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+
+def _unstack(stacked: Any) -> Iterator[Any]:
+    for draw in range(len(tree_leaves(stacked)[0])):
+        yield tree_map(lambda leaf, i=draw: leaf[i], stacked)
+
+
+@contextmanager
+def _as_in_eval(*modules: nn.Module) -> Iterator[None]:
+    modes = {child: child.training for module in modules for child in module.modules()}
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for child, mode in modes.items():
+            child.training = mode
+
+
+def _joined(parts: list[Prediction]) -> Prediction:
+    def join(name: str, axis: int = 0) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts], dim=axis)
+
+    names = ("mean", "total", "aleatoric", "epistemic", "standard_error", "draws")
+    samples = None if parts[0].samples is None else join("samples", 1)
+    return Prediction(**{name: join(name) for name in names}, samples=samples)
