@@ -1,0 +1,126 @@
+"""``samples="auto"`` against 32 draws: the same accuracy of the entropy, on the test set of a trained model.
+
+A small CNN on MNIST, 1 % of it random, trained; then the entropy of every test image by 32 draws, and by "auto" at a
+tolerance that gives at most the same root mean squared error against a long run. Both are timed in turns.
+
+    python benchmarks/auto.py --data-dir DIRECTORY        # with MNIST/raw/*.gz in it, in the official layout
+"""
+
+import argparse
+import gzip
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import leanbayes as lb
+from harness import RESULTS, race, write
+from leanbayes.evaluate import accuracy
+
+
+def idx(path: Path) -> Tensor:
+    """An array in MNIST's idx format, gzipped."""
+    with gzip.open(path) as file:
+        data = file.read()
+    shape = [int.from_bytes(data[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(data[3])]
+    return torch.from_numpy(np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape).copy())
+
+
+def mnist(folder: Path, part: str) -> TensorDataset:
+    """Images in [0, 1] and labels."""
+    raw = folder / "MNIST" / "raw"
+    images, labels = idx(raw / f"{part}-images-idx3-ubyte.gz"), idx(raw / f"{part}-labels-idx1-ubyte.gz")
+    return TensorDataset(images[:, None].float() / 255, labels.long())
+
+
+def small_cnn() -> nn.Module:
+    """Two convolutions with batch norm, two linear layers."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def train(model: nn.Module, data: TensorDataset, epochs: int) -> None:
+    """Adam on the ELBO."""
+    groups = model.parameter_groups(scale_lr=1e-2) if isinstance(model, lb.Bayesian) else model.parameters()
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
+    lb.fix_statistics(model.train()) if isinstance(model, lb.Bayesian) else model.train()
+    for _ in range(epochs):
+        for x, y in DataLoader(data, batch_size=128, shuffle=True):
+            optimizer.zero_grad()
+            lb.elbo(model, x, y, lb.Categorical(), n_data=len(data)).loss.backward()
+            optimizer.step()
+
+
+def main() -> None:
+    """Train, find the tolerance, race, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data-dir", type=Path, default=os.environ.get("LEANBAYES_DATA", "data"))
+    parser.add_argument("--train", type=int, default=20_000)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--reference", type=int, default=500)
+    parser.add_argument("--test", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=RESULTS / "auto.json")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    data, (x, y) = mnist(Path(options.data_dir), "train"), mnist(Path(options.data_dir), "t10k")[: options.test]
+    data = TensorDataset(*data[: options.train])
+    model = small_cnn()
+    train(model, data, options.epochs)
+    scores = lb.sensitivity(model, DataLoader(data, batch_size=128), F.cross_entropy, n_batches=50)
+    bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01))
+    train(bnn, data, options.epochs)
+
+    truth = lb.predict(bnn, x, samples=options.reference, batch_size=1000)
+
+    def error(found: lb.Prediction) -> float:
+        return (found.total - truth.total).square().mean().sqrt().item()
+
+    fixed = lb.predict(bnn, x, samples=32, batch_size=1000)
+    print(
+        f"accuracy {accuracy(truth.mean, y):.4f}, entropy {truth.total.mean():.4f}, error of 32 draws {error(fixed):.5f}"
+    )
+    tolerance = 0.1
+    while True:
+        begin = time.perf_counter()
+        auto = lb.predict(bnn, x, samples="auto", tolerance=tolerance, batch_size=1000)
+        seconds = time.perf_counter() - begin
+        draws = auto.draws.float().mean().item()
+        print(f"auto at {tolerance:.4f}: error {error(auto):.5f}, {draws:.2f} draws, {seconds:.1f} s")
+        if error(auto) <= error(fixed):
+            break
+        tolerance *= 0.8
+    works = {
+        "32 draws": lambda: lb.predict(bnn, x, samples=32, batch_size=1000),
+        "auto": lambda: lb.predict(bnn, x, samples="auto", tolerance=tolerance, batch_size=1000),
+    }
+    times = race(works, options.rounds)
+    results = {
+        "accuracy": accuracy(truth.mean, y).item(),
+        "tolerance": tolerance,
+        "rms_error_32": error(fixed),
+        "rms_error_auto": error(auto),
+        "mean_draws_auto": draws,
+        "share_at_minimum": (auto.draws == auto.draws.min()).float().mean().item(),
+        "seconds_32": min(times["32 draws"]),
+        "seconds_auto": min(times["auto"]),
+        "times_cheaper": min(times["32 draws"]) / min(times["auto"]),
+    }
+    print(results)
+    write(
+        options.out,
+        results,
+        {name: str(value) for name, value in vars(options).items() if name not in ("out", "data_dir")},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Batch norm in train mode hides the noise of the weights before it: the digits of the demo, both ways, true ELBO.
+
+python benchmarks/batch_norm.py [--seeds 3]
+"""
+
+import argparse
+import copy
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import leanbayes as lb
+from harness import RESULTS, ROOT, write
+
+sys.path.insert(0, str(ROOT / "examples"))
+from digits import digits, measure, small_cnn, train
+
+
+def main() -> None:
+    """Train, measure, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=RESULTS / "batch_norm.json")
+    options = parser.parse_args()
+    rows = []
+    for seed in range(options.seeds):
+        torch.manual_seed(seed)
+        data, x, y, shifts = digits(seed)
+        model = small_cnn()
+        train(model, data, options.epochs, seed)
+        scores = lb.sensitivity(model, DataLoader(data, batch_size=64), F.cross_entropy)
+        for held in (True, False):
+            bnn = lb.Bayesian(copy.deepcopy(model), subspace=lb.top_k(scores, rate=0.01))
+            train(bnn, data, options.epochs, seed, kl_weight=lb.constant(1.0), hold_statistics=held)
+            quality, _ = measure(bnn, x, y, shifts)
+            rows.append({"seed": seed, "statistics_held": held, "accuracy": quality[0], "nll": quality[1]})
+            print(rows[-1])
+    settings = {"data": "scikit-learn digits, 300 for training", "rate": 0.01, "prior": "N(0, 1)", "kl_weight": 1.0}
+    write(options.out, rows, settings | {"epochs": options.epochs, "seeds": options.seeds})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What every benchmark shares: turns instead of blocks, the best of several, and a record of where it ran."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+
+
+def race(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each work's turns. All take one in every round, each round begins with another, the first is lost."""
+    names = list(works)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds + 1):
+        for position in range(len(names)):
+            name = names[(position + turn) % len(names)]
+            begin = time.perf_counter()
+            works[name]()
+            if turn > 0:
+                times[name].append(time.perf_counter() - begin)
+    return times
+
+
+def timing(name: str, times: list[float], base: list[float]) -> dict[str, float]:
+    """Best and median seconds, and the best against the base's."""
+    return {
+        f"{name}_seconds": min(times),
+        f"{name}_median_seconds": statistics.median(times),
+        f"{name}_ratio": min(times) / min(base),
+    }
+
+
+def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
+    """Write results with what is needed to repeat them."""
+    record = {"command": "python " + " ".join(_own_arguments()), **_surroundings(), "settings": settings}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record | {"results": results}, indent=2) + "\n")
+    print(f"written to {out.name}")
+
+
+def _own_arguments() -> list[str]:
+    script = Path(sys.argv[0]).resolve()
+    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *sys.argv[1:]]
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_since_commit": _git("diff", "--name-only", "HEAD", "--", "src", "benchmarks") != "",
+        "machine": {
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
