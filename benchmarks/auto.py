@@ -86,7 +86,7 @@ def main() -> None:
 
     fixed = lb.predict(bnn, x, samples=32, batch_size=1000)
     print(
-        f"accuracy {accuracy(truth.mean, y):.4f}, entropy {truth.total.mean():.4f}, error of 32 draws {error(fixed):.5f}"
+        f"accuracy {accuracy(truth.mean, y):.4f}, mean {truth.total.mean():.4f}, error of 32 draws {error(fixed):.5f}"
     )
     tolerance = 0.1
     while True:

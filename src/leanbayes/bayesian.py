@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 
-from leanbayes.calls import call_with
+from leanbayes.calls import call_with, map_tensors
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Estimator, Exact
 from leanbayes.posterior import Family, Normal, RandomWeight
 from leanbayes.prior import Prior, PriorLike, resolve_priors
 from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate.stand_in import draw_of
 from leanbayes.subspace import Subspace, Summary, TensorSummary, everything, slots_of
 
 __all__ = ["Bayesian"]
@@ -69,8 +70,8 @@ class Bayesian(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(model, Bayesian):
-            raise InputError("the model is Bayesian already; convert its .model instead")
+        if any(isinstance(module, Bayesian) for module in model.modules()):
+            raise InputError("the model, or a part of it, is Bayesian already; convert the plain model instead")
         if propagate not in PROPAGATIONS:
             raise UnknownName.of("propagation", propagate, PROPAGATIONS)
         self.model = model
@@ -110,12 +111,20 @@ class Bayesian(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Any:
         """One pass with given random weights (see `weights`), so that several passes and the KL share them."""
+        if torch.is_grad_enabled() and any(getattr(m, "gradient_checkpointing", False) for m in self.model.modules()):
+            raise InputError(
+                "the model checkpoints its activations: the backward pass would compute them again at the means, not "
+                "at this draw; turn gradient checkpointing off"
+            )
         if self._held is not None:
             tensors = {name: weights[name].sample(noise) for name, noise in self._held.items()}
         else:
-            stand_in = PROPAGATIONS[propagate or self.propagate]
+            chosen = propagate or self.propagate
+            if chosen not in PROPAGATIONS:
+                raise UnknownName.of("propagation", chosen, PROPAGATIONS)
+            stand_in = PROPAGATIONS[chosen]
             tensors = {name: stand_in(weight, generator) for name, weight in weights.items()}
-        return call_with(self.model, tensors, args, kwargs)
+        return map_tensors(draw_of, call_with(self.model, tensors, args, kwargs))
 
     def weights(self) -> dict[str, RandomWeight]:
         """The random weights as they are now, by name: their scales are computed here, once."""
@@ -144,7 +153,7 @@ class Bayesian(nn.Module):
     def entropy(self, weights: Weights | None = None) -> Tensor:
         """H(q) in nats, summed over every random coordinate."""
         weights = self.weights() if weights is None else weights
-        parts = [weight.distribution().entropy().sum() for weight in weights.values()]
+        parts = [weight.widened().distribution().entropy().sum() for weight in weights.values()]
         return torch.stack([part.to(parts[0].device) for part in parts]).sum()
 
     @contextmanager
@@ -221,9 +230,18 @@ class Bayesian(nn.Module):
             self._held = before
 
 
+def refuse_random_parts(model: nn.Module) -> None:
+    """A plain module with a Bayesian part has neither one KL nor one draw: it must be converted as a whole."""
+    if not isinstance(model, Bayesian) and any(isinstance(module, Bayesian) for module in model.modules()):
+        raise InputError(
+            "a part of the model is Bayesian, the whole is not; convert the plain whole: Bayesian(model, subspace=...)"
+        )
+
+
 def _key(name: str) -> str:
-    return name.replace(".", "/")  # a module's child may not have a dot in its name
+    """A child's name may hold no dot and shadow no attribute: "fc.weight" becomes "/fc/weight", a JSON pointer."""
+    return "/" + name.replace("~", "~0").replace("/", "~1").replace(".", "/")
 
 
 def _name(key: str) -> str:
-    return key.replace("/", ".")
+    return key[1:].replace("/", ".").replace("~1", "/").replace("~0", "~")

@@ -5,11 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_flatten, tree_map
 
 from leanbayes.errors import InputError
 
-__all__ = ["as_batch_of_one", "batch_size", "call", "call_with", "prediction_tensor", "split_batch", "take"]
+__all__ = ["batch_size", "call", "call_with", "map_tensors", "prediction_tensor", "split_batch", "take"]
 
 Inputs = Any
 """A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments."""
@@ -73,23 +72,35 @@ def split_batch(batch: Any) -> tuple[Inputs, Any]:
 
 def batch_size(inputs: Inputs) -> int:
     """The length of the first axis, the same for every tensor among the inputs."""
-    sizes = {leaf.shape[0] for leaf in tree_flatten(inputs)[0] if isinstance(leaf, Tensor) and leaf.dim()}
-    if len(sizes) != 1:
-        raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(sizes)}")
-    size: int = sizes.pop()
-    if size == 0:
+    found: list[int] = []
+    map_tensors(lambda leaf: found.append(leaf.shape[0]) if leaf.dim() else None, inputs)
+    if len(set(found)) != 1:
+        raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(set(found))}")
+    if found[0] == 0:
         raise InputError("the batch is empty: give at least one example")
-    return size
+    return found[0]
 
 
 def take(inputs: Inputs, rows: Tensor | slice) -> Inputs:
     """The same inputs for some rows of the batch."""
-    return tree_map(lambda leaf: leaf[rows] if isinstance(leaf, Tensor) and leaf.dim() else leaf, inputs)
+    return map_tensors(lambda leaf: leaf[rows] if leaf.dim() else leaf, inputs)
 
 
-def as_batch_of_one(value: Any) -> Any:
-    """Give every tensor a first axis of length one."""
-    return tree_map(lambda leaf: leaf.unsqueeze(0) if isinstance(leaf, Tensor) else leaf, value)
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """Apply ``function`` to every tensor in tuples, lists and mappings of any kind; leave all else as it is.
+
+    >>> map_tensors(lambda t: t + 1, {"a": [torch.zeros(1)], "b": None})
+    {'a': [tensor([1.])], 'b': None}
+    """
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {name: map_tensors(function, item) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(function, item) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(map_tensors(function, item) for item in value)
+    return value
 
 
 def _length(batch: Any) -> str:

@@ -29,7 +29,12 @@ class Uncertainty:
 
 
 class Likelihood(nn.Module, ABC):
-    """log p(y | f(x)) and what follows from it. Class weights and learned noise move with ``.to()``."""
+    """log p(y | f(x)) and what follows from it. Class weights and learned noise move with ``.to()``.
+
+    ``fewest`` is how many draws ``samples="auto"`` makes before it asks whether they are enough.
+    """
+
+    fewest: int = 4
 
     @abstractmethod
     def nll(self, output: Any, target: Tensor) -> Tensor:
@@ -83,9 +88,9 @@ class Categorical(Likelihood):
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Cross-entropy, summed over examples and pixels."""
         self._check(output, target)
-        return F.cross_entropy(
-            output, target, weight=self.class_weights, ignore_index=self.ignore_index, reduction="sum"
-        )
+        wide = _wide(output)
+        weight = None if self.class_weights is None else self.class_weights.to(wide.dtype)
+        return F.cross_entropy(wide, target, weight=weight, ignore_index=self.ignore_index, reduction="sum")
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """The C probabilities, and the entropy of this draw."""
@@ -144,9 +149,9 @@ class Bernoulli(Likelihood):
                 f"Bernoulli needs logits and targets of one shape, got {_shape(output)} and {tuple(target.shape)}; "
                 "for one class of several use Categorical()"
             )
-        return F.binary_cross_entropy_with_logits(
-            output, target.to(output.dtype), pos_weight=self.positive_weights, reduction="sum"
-        )
+        wide = _wide(output)
+        weight = None if self.positive_weights is None else self.positive_weights.to(wide.dtype)
+        return F.binary_cross_entropy_with_logits(wide, target.to(wide.dtype), pos_weight=weight, reduction="sum")
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """The probability of yes, and the entropy of this draw."""
@@ -177,6 +182,8 @@ class Gaussian(Likelihood):
     tensor(0.9189)
     """
 
+    fewest = 8  # a variance from fewer draws is too often far too small, and so is the error that they show
+
     def __init__(self, noise: float | str = 1.0, initial: float = 1.0) -> None:
         super().__init__()
         known = isinstance(noise, int | float) and 0 < noise < math.inf
@@ -185,34 +192,41 @@ class Gaussian(Likelihood):
         if not 0 < initial < math.inf:
             raise InputError(f"initial must be a positive finite number, got {initial}")
         self.by_input = noise == "input"
-        start = torch.tensor(2 * math.log(float(noise) if known else initial))
+        start = 2 * math.log(float(noise) if known else initial)
+        self.known = None if noise == "learned" else start  # as a number: exact in whatever dtype it meets
         if noise == "learned":
-            self.log_variance = nn.Parameter(start)
+            self.log_variance = nn.Parameter(torch.tensor(start))
         else:
-            self.register_buffer("log_variance", start)
+            self.register_buffer("log_variance", torch.tensor(start), persistent=False)
 
     @property
     def noise(self) -> Tensor:
         """The standard deviation that is known or has been learned."""
-        return (0.5 * self.log_variance).exp()
+        return (0.5 * self._log_variance(self.log_variance)).exp()
+
+    def _log_variance(self, like: Tensor) -> Tensor:
+        if self.known is None:
+            return self.log_variance.to(like)
+        return torch.tensor(self.known, dtype=like.dtype, device=like.device)
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """½ log 2πs² + (y − m)²/2s², summed over examples and outputs."""
         mean, log_variance = self._split(output)
         if mean.shape != target.shape:
             raise ShapeMismatch(f"Gaussian has means of shape {tuple(mean.shape)} and targets of {tuple(target.shape)}")
+        mean, log_variance = _wide(mean), _wide(log_variance)
         squares = (target - mean).square() * torch.exp(-log_variance)
         return 0.5 * (squares + log_variance + math.log(2 * math.pi)).sum()
 
     def centre(self, output: Any) -> Tensor:
         """The first draw's means: squares around them keep their digits."""
-        return self._split(output)[0]
+        return _wide(self._split(output)[0])
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:
         """Distance to the centre, its square, and the noise's variance."""
         mean, log_variance = self._split(output)
-        distance = _wide(mean if centre is None else mean - centre)
-        return torch.stack([distance, distance.square(), log_variance.exp().expand_as(distance)], dim=1)
+        distance = _wide(mean) if centre is None else _wide(mean) - centre
+        return torch.stack([distance, distance.square(), _wide(log_variance).exp().expand_as(distance)], dim=1)
 
     def uncertainty(self, averages: Tensor, draws: Tensor, centre: Tensor | None) -> Uncertainty:
         """Variances: the noise's (aleatoric), the unbiased one of the means over draws (epistemic), and their sum."""
@@ -237,7 +251,7 @@ class Gaussian(Likelihood):
                 raise ShapeMismatch(
                     f'Gaussian needs a tensor of means, got {_shape(output)}; for a pair: noise="input"'
                 )
-            return output, self.log_variance
+            return output, self._log_variance(_wide(output))
         if isinstance(output, tuple) and len(output) == 2:
             mean, log_variance = output
             return mean, log_variance

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from leanbayes.bayesian import Bayesian
+from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.calls import Inputs, batch_size, call, prediction_tensor
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
@@ -66,6 +66,7 @@ def elbo(
     True
     """
     _check(n_data, samples, kl_weight, temperature, kl_per)
+    refuse_random_parts(bnn)
     size = batch_size(x)
     if not isinstance(bnn, Bayesian):
         nll = likelihood.nll(output(call(bnn, x)), y) / size

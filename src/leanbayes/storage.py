@@ -1,21 +1,17 @@
-"""Save and load: one safetensors file with a JSON header. Nothing in it is ever executed."""
+"""Save and load a Bayesian model: one safetensors file with a JSON header."""
 
-import json
 import os
-import tempfile
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import FileError, ForeignFile, InputError, NewerFile, TruncatedFile, WrongModel
+from leanbayes.errors import ForeignFile, InputError, LeanBayesError, WrongModel
+from leanbayes.files import read_tensors, write_tensors
 from leanbayes.kl import Estimator, Exact, MonteCarlo
 from leanbayes.posterior import FAMILIES, Family, GaussianRho, RelativeScale
 from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
@@ -24,10 +20,9 @@ from leanbayes.subspace.select import Selection, Slot, Subspace, anything
 __all__ = ["FORMAT", "load", "save"]
 
 FORMAT = 1
-_KEY = "leanbayes"
-_ESTIMATORS: dict[str, type[Estimator]] = {"Exact": Exact, "MonteCarlo": MonteCarlo}
-_STARTS: dict[str, type[GaussianRho | RelativeScale]] = {"GaussianRho": GaussianRho, "RelativeScale": RelativeScale}
-_PRIORS: dict[str, type[Prior]] = {"FittedPrior": FittedPrior, "CentredPrior": CentredPrior}
+_PARTS: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (Exact, MonteCarlo, GaussianRho, RelativeScale, FittedPrior, CentredPrior)
+} | dict(FAMILIES)
 
 
 def save(bnn: Bayesian, path: str | os.PathLike[str]) -> None:
@@ -39,11 +34,9 @@ def save(bnn: Bayesian, path: str | os.PathLike[str]) -> None:
         raise InputError(
             f"save takes a Bayesian, got a {type(bnn).__name__}; for a plain module use safetensors itself"
         )
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise FileError(f"cannot save to {target}: the folder {target.parent} does not exist; make it first")
     tensors, ties = _tensors(bnn)
     header = {
+        "kind": "model",
         "format": FORMAT,
         "posterior": _describe(bnn.posterior),
         "prior": _describe_prior(bnn.prior),
@@ -52,54 +45,63 @@ def save(bnn: Bayesian, path: str | os.PathLike[str]) -> None:
         "random": {name: parts.index is None for name, parts in bnn.parts()},
         "ties": ties,
     }
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(handle)
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(header)})
-        with Path(temporary).open("rb") as written:
-            os.fsync(written.fileno())
-        Path(temporary).replace(target)
-    except (OSError, SafetensorError) as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise FileError(f"cannot save to {target}: {error}; what was there before is untouched") from error
+    write_tensors(Path(path), tensors, header)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | None = None) -> Bayesian:
     """Read what `save` wrote into ``model``, an instance of the same architecture, on the devices that it is on.
 
-    Everything is checked before the model is changed. ``prior`` is needed only if the saved one was a distribution
-    that is not one of torch's own.
+    A model that does not fit is left as it was. ``prior`` is needed only if the saved one was a distribution
+    that a file cannot hold.
     """
     source = Path(path)
-    header, tensors = _read(source)
-    _check_model(source, header, tensors, model)
+    header, tensors = read_tensors(source, "model", FORMAT)
+    before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    try:
+        return _restore(source, header, tensors, model, prior)
+    except BaseException as error:
+        model.load_state_dict(before, strict=False)
+        if isinstance(error, KeyError | TypeError | ValueError | IndexError | RuntimeError | AttributeError):
+            if isinstance(error, LeanBayesError):
+                raise
+            raise ForeignFile(
+                f"{source} contradicts itself ({type(error).__name__}: {error}); save it again"
+            ) from error
+        raise
+
+
+def _restore(
+    source: Path, header: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module, prior: PriorLike | None
+) -> Bayesian:
     if header["prior"] is None and prior is None:
-        raise InputError(
-            f"the prior in {source} was a custom object that a file cannot hold; pass it: load(..., prior=...)"
-        )
-    state = {name: tensors["model." + header["ties"].get(name, name)] for name in model.state_dict()}
-    model.load_state_dict(state)
+        raise InputError(f"the prior in {source} is one that a file cannot hold; pass it again: load(..., prior=...)")
+    _check_model(source, header["ties"], tensors, model)
+    estimator: Estimator = _restore_part(header["kl"])
+    family: Family = _restore_part(header["posterior"])
+    model.load_state_dict({name: tensors["model." + header["ties"].get(name, name)] for name in model.state_dict()})
+    selection = {name: None if whole else tensors[f"index.{name}"] for name, whole in header["random"].items()}
     bnn = Bayesian(
         model,
-        subspace=_Stored(
-            {name: None if whole else tensors[f"index.{name}"] for name, whole in header["random"].items()}
-        ),
-        posterior=_restore_family(header["posterior"]),
+        subspace=_Stored(selection),
+        posterior=family,
         prior=_restore_prior(header["prior"]) if prior is None else prior,
         propagate=header["propagate"],
-        kl=_ESTIMATORS[header["kl"]["type"]](**header["kl"]["fields"]),
+        kl=estimator,
     )
     with torch.no_grad():
         for name, parts in bnn.parts():
-            parts.rho.copy_(tensors[f"rho.{name}"])
-            if parts.memory is not None:
-                parts.memory.copy_(tensors[f"memory.{name}"])
+            for kind, own in (("rho", parts.rho), ("memory", parts.memory)):
+                if own is None:
+                    continue
+                kept = tensors[f"{kind}.{name}"]
+                if kept.shape != own.shape:
+                    raise ValueError(f"{kind} of {name!r} has shape {tuple(kept.shape)}, not {tuple(own.shape)}")
+                own.copy_(kept)
     return bnn
 
 
 class _Stored(Subspace):
-    """The coordinates that a file names."""
+    """The coordinates that a file names; a parameter frozen since then is still random."""
 
     eligible = staticmethod(anything)
 
@@ -107,77 +109,50 @@ class _Stored(Subspace):
         self.selection = selection
 
     def select(self, model: nn.Module) -> Selection:
-        """As saved, on the parameters' devices; a parameter frozen since then is still random."""
-        parameters = dict(model.named_parameters())
-        return {
-            name: None if index is None else index.to(parameters[name].device) for name, index in self.selection.items()
-        }
+        """As saved, under the names and on the devices that the parameters have here."""
+        named = dict(model.named_parameters(remove_duplicate=False))
+        first_name = {parameter: name for name, parameter in model.named_parameters()}
+        selection: Selection = {}
+        for name, index in self.selection.items():
+            parameter = named[name]
+            if index is not None and not 0 <= int(index.min()) <= int(index.max()) < parameter.numel():
+                raise ValueError(f"positions outside of {name!r}")
+            selection[first_name[parameter]] = None if index is None else index.to(parameter.device)
+        return selection
 
     def choose(self, pool: list[Slot]) -> Selection:
         """Nothing to choose."""
-        raise NotImplementedError(f"a stored selection does not choose among {len(pool)} slots")
+        raise AssertionError(f"a stored selection does not choose among {len(pool)} slots")
 
 
 def _tensors(bnn: Bayesian) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Every tensor once, and for tied ones which name holds the values."""
-    tensors: dict[str, Tensor] = {}
-    ties: dict[str, str] = {}
-    first_name: dict[tuple[Any, ...], str] = {}
-    for name, value in bnn.model.state_dict().items():
+    state = bnn.model.state_dict()
+    for name, value in state.items():
         if not isinstance(value, Tensor):
-            raise InputError(
-                f"the model's extra state {name!r} is a {type(value).__name__}: a file can hold only tensors"
-            )
-        place = (value.device, value.data_ptr(), value.shape, value.stride())
-        if value.numel() and place in first_name:
-            ties[name] = first_name[place]
-            continue
-        first_name[place] = name
-        tensors["model." + name] = value.detach().contiguous().clone()
+            raise InputError(f"the model's extra state {name!r} is a {type(value).__name__}: a file holds only tensors")
+    groups = _tied(state)
+    tensors = {f"model.{names[0]}": state[names[0]].detach().contiguous().clone() for names in groups}
     for name, parts in bnn.parts():
         for kind in ("rho", "index", "memory"):
             part = getattr(parts, kind)
             if part is not None:
                 tensors[f"{kind}.{name}"] = part.detach().contiguous()
-    return tensors, ties
+    return tensors, {alias: names[0] for names in groups for alias in names[1:]}
 
 
-def _read(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not source.is_file():
-        raise FileError(f"there is no file {source}")
-    try:
-        with safetensors.safe_open(source, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            if text is None:
-                raise ForeignFile(f"{source} is a safetensors file, but leanbayes.save did not write it")
-            header = json.loads(text)
-            found = header.get("format") if isinstance(header, dict) else None
-            if not isinstance(found, int):
-                raise ForeignFile(f"{source} has a header without a format number: leanbayes.save did not write it")
-            if found > FORMAT:
-                raise NewerFile(f"{source} is of format {found}, this version reads up to {FORMAT}; upgrade leanbayes")
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except SafetensorError as error:
-        kind, hint = _damage(source)
-        raise kind(f"{source} cannot be read: {hint} ({error})") from error
-    except json.JSONDecodeError as error:
-        raise ForeignFile(f"{source} has a header that is no JSON: leanbayes.save did not write it") from error
+def _tied(state: dict[str, Tensor]) -> list[list[str]]:
+    """Names that stand for the same memory, together."""
+    groups: dict[Any, list[str]] = {}
+    for name, value in state.items():
+        place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else name
+        groups.setdefault(place, []).append(name)
+    return list(groups.values())
 
 
-def _damage(source: Path) -> tuple[type[FileError], str]:
-    """A safetensors file begins with the length of its JSON header: so a cut file is told from a foreign one."""
-    with source.open("rb") as file:
-        start = file.read(9)
-    length = int.from_bytes(start[:8], "little")
-    if (len(start) == 9 and start[8:] == b"{" and length < 2**32) or not start:
-        return TruncatedFile, "it is cut short or damaged; copy it again"
-    return ForeignFile, "it is no safetensors file; leanbayes.save did not write it"
-
-
-def _check_model(source: Path, header: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module) -> None:
+def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor], model: nn.Module) -> None:
     saved = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    for alias, first in header["ties"].items():
-        saved[alias] = saved[first]
+    saved |= {alias: saved[first] for alias, first in ties.items()}
     own = model.state_dict()
     missing, extra = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
     if missing or extra:
@@ -185,6 +160,11 @@ def _check_model(source: Path, header: dict[str, Any], tensors: dict[str, Tensor
             f"{source} holds another architecture: the model has {len(missing)} tensors that the file lacks (first "
             f"{missing[:3]}), the file {len(extra)} that the model lacks (first {extra[:3]})"
         )
+    for first, *others in _tied(own):
+        if any(not torch.equal(saved[first], saved[other]) for other in others):
+            raise WrongModel(
+                f"{source} holds another architecture: the model ties {[first, *others]}, the file does not"
+            )
     for name, value in own.items():
         if value.shape != saved[name].shape:
             raise WrongModel(
@@ -199,22 +179,19 @@ def _check_model(source: Path, header: dict[str, Any], tensors: dict[str, Tensor
 
 
 def _describe(part: Any) -> dict[str, Any]:
-    """A frozen dataclass as its name and fields; a field that is itself one, likewise."""
-    assert is_dataclass(part)
-    assert not isinstance(part, type)
-    fields = {
-        name: _describe(value) if is_dataclass(value) else value
-        for name, value in ((name, getattr(part, name)) for name in asdict(part))
-    }
-    return {"type": type(part).__name__, "fields": fields}
+    """A frozen dataclass of ours as its name and fields; a field that is itself one, likewise."""
+    name = type(part).__name__
+    if _PARTS.get(name) is not type(part):
+        raise InputError(
+            f"{part!r} is not one of leanbayes' own, so a file could not bring it back; saved are {list(_PARTS)}"
+        )
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    return {"type": name, "fields": {key: _describe(v) if is_dataclass(v) else v for key, v in values.items()}}
 
 
-def _restore_family(data: dict[str, Any]) -> Family:
-    fields = {
-        name: _STARTS[value["type"]](**value["fields"]) if isinstance(value, dict) else value
-        for name, value in data["fields"].items()
-    }
-    return FAMILIES[data["type"]](**fields)
+def _restore_part(data: dict[str, Any]) -> Any:
+    values = {key: _restore_part(v) if isinstance(v, dict) else v for key, v in data["fields"].items()}
+    return _PARTS[data["type"]](**values)
 
 
 def _describe_prior(prior: PriorLike) -> Any:
@@ -222,24 +199,38 @@ def _describe_prior(prior: PriorLike) -> Any:
     if isinstance(prior, FixedPrior):
         prior = prior.law
     if isinstance(prior, Distribution):
-        name = type(prior).__name__
-        if getattr(torch.distributions, name, None) is not type(prior):
-            return None
-        fields = {key: float(getattr(prior, key)) for key in prior.arg_constraints if key in prior.__dict__}
-        return {"distribution": name, "fields": fields}
+        return _describe_law(prior)
     if isinstance(prior, Prior):
-        return _describe(prior) if type(prior).__name__ in _PRIORS else None
+        return _describe(prior) if _PARTS.get(type(prior).__name__) is type(prior) else None
     parts = {pattern: _describe_prior(law) for pattern, law in prior.items()}
     return None if None in parts.values() else {"globs": parts}
 
 
-def _restore_prior(data: dict[str, Any]) -> PriorLike:
+def _describe_law(law: Distribution) -> Any:
+    """One of torch's own distributions by its arguments, if these are scalars that make it again."""
+    name = type(law).__name__
+    if getattr(torch.distributions, name, None) is not type(law):
+        return None
+    own = {key: law.__dict__.get(key) for key in law.arg_constraints}
+    values = {key: value for key, value in own.items() if isinstance(value, Tensor)}
+    if not values or any(value.dim() for value in values.values()):
+        return None
+    scalars = {key: [value.item(), str(value.dtype).removeprefix("torch.")] for key, value in values.items()}
+    data = {"distribution": name, "fields": scalars}
+    try:
+        _restore_prior(data)
+    except (TypeError, ValueError):
+        return None
+    return data
+
+
+def _restore_prior(data: dict[str, Any]) -> Any:
     if "globs" in data:
-        return {pattern: _restore_prior(law) for pattern, law in data["globs"].items()}  # type: ignore[misc]
-    if "distribution" in data:
-        law = getattr(torch.distributions, data["distribution"], None)
-        if not (isinstance(law, type) and issubclass(law, Distribution)):
-            raise ForeignFile(f"{data['distribution']!r} is no distribution of torch")
-        found: Distribution = law(**data["fields"])
-        return found
-    return _PRIORS[data["type"]](**data["fields"])
+        return {pattern: _restore_prior(law) for pattern, law in data["globs"].items()}
+    if "distribution" not in data:
+        return _restore_part(data)
+    law: Any = getattr(torch.distributions, data["distribution"], None)
+    if not (isinstance(law, type) and issubclass(law, Distribution)):
+        raise ForeignFile(f"{data['distribution']!r} is no distribution of torch")
+    arguments: Any = {key: torch.tensor(v, dtype=getattr(torch, kind)) for key, (v, kind) in data["fields"].items()}
+    return law(**arguments)

@@ -27,10 +27,17 @@ class MonteCarlo:
             raise InputError(f"MonteCarlo needs at least one sample, got {self.samples}")
 
     def __call__(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Tensor:
-        """Nats for one tensor."""
+        """Nats for one tensor. Half precision is summed in float32."""
+        weight = weight.widened()
         posterior, mean = weight.distribution(), weight.random_mean
         total = torch.zeros((), dtype=mean.dtype, device=mean.device)
         for _ in range(self.samples):
-            draw = mean + weight.family.perturbation(weight.spread, weight.noise(generator))
-            total = total + (posterior.log_prob(draw) - prior.log_prob(draw)).sum()
+            draw = weight.family.sample(mean, weight.spread, weight.noise(generator))
+            try:
+                total = total + (posterior.log_prob(draw) - prior.log_prob(draw)).sum()
+            except ValueError as error:  # torch refuses values outside of the prior's support
+                raise InputError(
+                    f"KL(q‖p) of {weight.name!r} is infinite: the prior {prior} must give density to every value that "
+                    "the posterior can take"
+                ) from error
         return total / self.samples

@@ -27,13 +27,15 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     noise = torch.empty(shape, dtype=like.dtype)
     pieces = torch.split(noise.view(-1), _PIECE)
     seeds = torch.randint(2**63 - 1, (len(pieces),), generator=generator).tolist()
-    for _ in _threads(torch.get_num_threads()).map(_fill, pieces, seeds):
+    inference = torch.is_inference_mode_enabled()
+
+    def fill(piece: Tensor, seed: int) -> None:
+        with torch.inference_mode(inference):  # a mode belongs to one thread
+            piece.normal_(generator=torch.Generator().manual_seed(seed))
+
+    for _ in _threads(torch.get_num_threads()).map(fill, pieces, seeds):
         pass
     return noise
-
-
-def _fill(piece: Tensor, seed: int) -> None:
-    piece.normal_(generator=torch.Generator().manual_seed(seed))
 
 
 @cache

@@ -44,7 +44,7 @@ class Normal(Family):
 
     def spread(self, rho: Tensor) -> Tensor:
         """σ = softplus(ρ)."""
-        return F.softplus(rho)
+        return F.softplus(rho, threshold=40)  # beyond 40, e^-ρ is below the last digit of float64
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
         """ξ ~ N(0, 1)."""

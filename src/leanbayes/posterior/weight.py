@@ -64,6 +64,12 @@ class RandomWeight:
         """The law of the random coordinates."""
         return self.family.distribution(self.random_mean, self.spread)
 
+    def widened(self) -> "RandomWeight":
+        """Itself, in float32 if it is half precision: sums over many weights need the digits."""
+        if self.spread.dtype.itemsize >= 4:
+            return self
+        return RandomWeight(self.name, self.mean.float(), self.index, self.spread.float(), self.family)
+
     def _dense(self, values: Tensor) -> Tensor:
         if self.index is None:
             return values

@@ -44,6 +44,8 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     """y = op(x, μ, μ_b) + r ∘ op(x ∘ s, ΔW, Δb) with random signs s, r for each example and feature."""
     x = plain_input(input)
     mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
+    if weight_of(weight) is None and weight_of(bias) is None:  # only the input was random, and is a draw by now
+        return mean
     signs = signs_like(mean, channel_axis(operation, mean), _generator(weight, bias))
     if weight_of(weight) is None:
         return mean + signs * along_channels(operation, _offset(bias), mean)
@@ -56,6 +58,8 @@ def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: 
     """y = x₁ᵀ W̄ x₂ + r ∘ (x₁ ∘ s)ᵀ ΔW (x₂ ∘ t)."""
     first, second = plain_input(input1), plain_input(input2)
     mean = operation(first, second, mean_of(weight), mean_of(bias))
+    if weight_of(weight) is None and weight_of(bias) is None:
+        return mean
     generator = _generator(weight, bias)
     signs = signs_like(mean, mean.dim() - 1, generator)
     if weight_of(weight) is None:

@@ -27,6 +27,8 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     x = plain_input(input)
     mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
     w, b = weight_of(weight), weight_of(bias)
+    if w is None and b is None:  # only the input was random, and is a draw by now
+        return mean
     if w is None:
         assert b is not None
         variance = along_channels(operation, b.variance(), mean).expand_as(mean)
@@ -42,6 +44,8 @@ def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: 
     mean = operation(first, second, mean_of(weight), mean_of(bias))
     w, b = weight_of(weight), weight_of(bias)
     spread = None if b is None else b.variance()
+    if w is None and spread is None:
+        return mean
     if w is None:
         assert spread is not None
         variance = spread.expand_as(mean)

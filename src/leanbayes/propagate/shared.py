@@ -1,31 +1,38 @@
 """What no random weight has touched is computed once for all draws, whatever the model's code looks like.
 
 The first pass over a batch is recorded, operation by operation: an operation on tensors that no random weight has
-touched is *clean*. In later passes over the same batch a clean operation is not run again: it is answered by an empty
-token that carries the serial number of the result, and an operation that random weights do touch gets the results that
-its tokens stand for. Only those results are kept; what clean operations pass among themselves is not.
+touched is *clean*. In later passes over the same batch the model's code runs as ever, but a clean operation is answered
+from the record. Its result is handed out as a fresh alias of the recorded one, so whatever the model does with it
+(returns it, keeps it, changes it) it does with the real thing.
 
 Nothing is assumed of the model but that it calls torch. What would make an answer wrong is seen, and ends the sharing:
-operations that use random numbers are told by the random state, changes in place by the tensors' version counters,
-and a later pass that takes another way through the code finds no record and says so (`Diverged`).
+operations that use random numbers are told by the random state, changes in place by the tensors' version counters and
+by comparing buffers and inputs before and after, and a later pass that reads a value which the first has since written
+over says so (`Diverged`).
 """
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
 __all__ = ["Diverged", "SharedPrefix"]
 
+_MOST_BYTES = 2**30  # a record that would keep more than this is given up: memory before speed
+
+# Ways to a tensor's memory that leave no trace in its version counter.
+_BACK_DOORS = {Tensor.data.__get__, Tensor.data.__set__, Tensor.set_, Tensor.resize_, Tensor.numpy, Tensor.__array__}  # type: ignore[attr-defined]
+_BACK_DOORS |= {Tensor.untyped_storage, Tensor.data_ptr, Tensor.__dlpack__}
+
 
 class Diverged(Exception):
-    """A later pass needs something that the first did not keep."""
+    """A later pass needs a value that the first has written over."""
 
 
 class _Unknown(Exception):
@@ -34,7 +41,7 @@ class _Unknown(Exception):
 
 @dataclass
 class _Entry:
-    """What a clean operation returned: serial numbers for tensors, anything else as it was."""
+    """What a clean operation returned: serial numbers in the place of tensors, anything else as it was."""
 
     leaves: list[Any]
     spec: Any
@@ -48,47 +55,64 @@ class SharedPrefix(TorchFunctionMode):
     Tensors carry serial numbers, one for each value: a change in place gives a tensor a new one.
     """
 
-    def __init__(self, roots: list[Tensor]) -> None:
+    def __init__(self, model: nn.Module, random: Iterable[str], inputs: Any) -> None:
         super().__init__()
+        names = set(random)
         self.recording = True
-        self.usable = True
+        self.usable = _transparent(model)
         self.clean_seconds = 0.0
         self.random_seconds = 0.0
         self.random_calls = 0
         self.random_bytes = 0
         self._record: dict[Hashable, _Entry] = {}
         self._made_by: dict[int, Hashable] = {}
-        self._kept: dict[int, tuple[Tensor, int]] = {}  # the frontier: clean results that random operations use
+        self._saved: dict[int, tuple[Tensor, int]] = {}  # the value with this serial, and its version then
+        self._read: dict[int, tuple[Tensor, int]] = {}  # clean values that random operations read
+        self._bytes = 0
         self._serials = WeakIdKeyDictionary()
         self._next = 0
-        self._roots = [(self._name(root), root, root._version) for root in roots]
+        given = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+        roots = [p for name, p in model.named_parameters() if name not in names] + list(model.buffers()) + given
+        self._roots: dict[int, Tensor] = {}
+        self._before: list[tuple[Tensor, Tensor]] = []
+        if self.usable:
+            self._roots = {self._name(root): root for root in roots}
+            self._saved |= {serial: (root, root._version) for serial, root in self._roots.items()}
+            self._before = [(tensor, tensor.clone()) for tensor in [*model.buffers(), *given]]
 
     def finish_recording(self) -> None:
         """Call after the first pass: from here on clean operations are answered."""
-        if any(root._version != version for _, root, version in self._roots):
-            self.usable = False  # the pass changed an input, a parameter or a buffer: it must run every time
-        if any(tensor._version != version for tensor, version in self._kept.values()):
-            self.usable = False  # a result was used by a random operation, and changed in place after
         self.recording = False
+        if any(tensor._version != version for tensor, version in self._read.values()):
+            self.usable = False  # a value was read by a random operation and written over after
+        if any(not torch.equal(now, then) for now, then in self._before):
+            self.usable = False  # the pass changed an input or a buffer: it must run every time
+        self._before = []
+        if not self.usable:
+            self._saved, self._record = {}, {}
 
     def replay(self) -> "SharedPrefix":
         """Enter this for each later pass."""
         self._serials = WeakIdKeyDictionary()
-        for serial, root, version in self._roots:
-            self._serials[root] = (serial, version)
-            self._kept[serial] = (root, version)
+        for serial, root in self._roots.items():
+            self._serials[root] = (serial, root._version)
         return self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer, or run and remember."""
         kwargs = kwargs or {}
-        if not self.usable and self.recording:
+        if not self.usable:
             return func(*args, **kwargs)
         tensors: list[Tensor] = []
         try:
-            key: Hashable = (func, self._key(args, tensors), self._key(kwargs, tensors))
+            key: Hashable = (func, _ambience(), self._key(args, tensors), self._key(kwargs, tensors))
         except _Unknown:
             return self._run_random(func, args, kwargs)
+        if func in _BACK_DOORS:
+            if not self.recording:
+                raise Diverged
+            self.usable = False
+            return func(*args, **kwargs)
         if self.recording:
             return self._run_clean(func, args, kwargs, key, tensors)
         entry = self._record.get(key)
@@ -98,12 +122,14 @@ class SharedPrefix(TorchFunctionMode):
         """A hashable picture of an argument in which clean tensors are their serials; unknown tensors raise."""
         if isinstance(value, Tensor):
             known = self._serials.get(value)
-            if known is None or type(value) not in (Tensor, torch.nn.Parameter):
+            if known is None or type(value) not in (Tensor, nn.Parameter):
                 raise _Unknown
             serial, version = known
-            if value._version != version:  # changed through an alias: the value is no longer the one on record
+            if value._version != version:  # changed through an alias: no longer the value on record
+                if not self.recording:
+                    raise Diverged
                 self.usable = False
-                raise _Unknown if self.recording else Diverged
+                raise _Unknown
             tensors.append(value)
             return ("tensor", serial)
         if isinstance(value, tuple | list):
@@ -124,73 +150,91 @@ class SharedPrefix(TorchFunctionMode):
         result = func(*args, **kwargs)
         self.clean_seconds += time.perf_counter() - start
         leaves, spec = tree_flatten(result)
-        made = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if not tensors and not made:  # no tensor comes or goes: called for what it does, not for what it returns
-            return result
+        if not tensors and not any(isinstance(leaf, Tensor) for leaf in leaves):
+            return result  # no tensor comes or goes: called for what it does, not for what it returns
+        changed = [
+            (at, t) for at, (t, version) in enumerate(zip(tensors, versions, strict=True)) if t._version != version
+        ]
         if any(not torch.equal(a, b) for a, b in zip(states, self._random_states(), strict=True)):
+            self._forget([tensor for _, tensor in changed])
+            self._note_read(tensors)
             return result  # uses random numbers: what it returns is not clean
-        again = self._record.get(key)  # the same operation on the same values: the same serials
+        if any(self._serials[tensor][0] in self._roots for _, tensor in changed):
+            self._forget([tensor for _, tensor in changed])
+            return result  # changes an input, a parameter or a buffer: to be done in every pass
         entry = _Entry(list(leaves), spec, [None] * len(leaves))
-        for position, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
-            if tensor._version != version:
-                entry.changed.append((position, self._name(tensor)))
+        entry.changed = [(position, self._name(tensor)) for position, tensor in changed]
+        again = self._record.get(key)  # the same operation on the same values: the same serials
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
                 known = self._serials.get(leaf)
-                if again is not None and (serial := again.serials[position]) is not None:
-                    self._serials[leaf] = (serial, leaf._version)
-                else:
+                serial = again.serials[position] if again is not None else None
+                if serial is None:
                     serial = self._name(leaf) if known is None or known[1] != leaf._version else known[0]
+                self._serials[leaf] = (serial, leaf._version)
                 entry.leaves[position], entry.serials[position] = None, serial
                 self._made_by[serial] = key
+                self._save(serial, leaf)
+        for position, serial in entry.changed:
+            self._save(serial, tensors[position])
         self._record[key] = entry
         return result
 
     def _run_random(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation that a random weight has touched; the clean results that it uses are the frontier."""
-        used: dict[int, Tensor] = {}
-
-        def real(leaf: Any) -> Any:
-            known = self._serials.get(leaf) if isinstance(leaf, Tensor) else None
-            if known is None:
-                return leaf
-            serial: int = known[0]
-            if self.recording:
-                self._kept[serial] = (leaf, leaf._version)
-            elif serial not in self._kept:
-                raise Diverged
-            used[serial] = self._kept[serial][0]
-            return used[serial]
-
-        args, kwargs = tree_map(real, (args, kwargs))
-        versions = [tensor._version for tensor in used.values()]
+        """Run an operation that a random weight has touched, or that is not on record."""
+        used = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf in self._serials]
+        if self.recording:
+            self._note_read(used)
+        elif any(self._stale(self._serials[leaf][0]) for leaf in used):
+            raise Diverged
+        versions = [leaf._version for leaf in used]
         start = time.perf_counter()
         result = func(*args, **kwargs)
         if self.recording:
             self.random_seconds += time.perf_counter() - start
             self.random_calls += 1
-            self.random_bytes += sum(leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-        for (serial, tensor), version in zip(used.items(), versions, strict=True):
-            if tensor._version == version:
-                continue
-            if not self.recording:
-                raise Diverged
-            del self._serials[tensor]  # filled with random values: to be made anew in every pass
-            del self._kept[serial]
-            self._record.pop(self._made_by.get(serial), None)
+            self.random_bytes += sum(leaf.nbytes for leaf in tree_leaves(result) if type(leaf) is Tensor)
+        # Filled with random values: not clean any more, and to be made anew in every pass.
+        self._forget([leaf for leaf, version in zip(used, versions, strict=True) if leaf._version != version])
         return result
 
     def _answer(self, entry: _Entry, tensors: list[Tensor]) -> Any:
-        for position, serial in entry.changed:
+        for position, serial in entry.changed:  # an alias of memory that the first pass has changed already
             self._serials[tensors[position]] = (serial, tensors[position]._version)
         leaves = list(entry.leaves)
         for position, made in enumerate(entry.serials):
             if made is not None:
                 leaves[position] = next((t for t in tensors if self._serials[t][0] == made), None)
                 if leaves[position] is None:
-                    leaves[position] = token = torch.empty(0)
-                    self._serials[token] = (made, token._version)
+                    leaves[position] = alias = self._saved[made][0].detach()
+                    self._serials[alias] = (made, alias._version)
         return tree_unflatten(leaves, entry.spec)
+
+    def _save(self, serial: int, tensor: Tensor) -> None:
+        if serial in self._saved:
+            return
+        self._saved[serial] = (tensor, tensor._version)
+        self._bytes += 0 if tensor._is_view() else tensor.nbytes
+        if self._bytes > _MOST_BYTES:
+            self.usable = False
+
+    def _stale(self, serial: int) -> bool:
+        """Whether the value has been written over since it was saved."""
+        tensor, version = self._saved[serial]
+        return tensor._version != version
+
+    def _note_read(self, tensors: list[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor in self._serials:
+                self._read[self._serials[tensor][0]] = (tensor, tensor._version)
+
+    def _forget(self, tensors: list[Tensor]) -> None:
+        for tensor in {id(tensor): tensor for tensor in tensors}.values():
+            serial = self._serials.pop(tensor)[0]
+            self._roots.pop(serial, None)
+            self._read.pop(serial, None)
+            if self.recording:
+                self._record.pop(self._made_by.get(serial), None)
 
     def _name(self, tensor: Tensor) -> int:
         self._next += 1
@@ -198,6 +242,26 @@ class SharedPrefix(TorchFunctionMode):
         return self._next
 
     def _random_states(self) -> list[Tensor]:
-        states = [torch.get_rng_state()]
-        devices = {root.device for _, root, _ in self._roots if root.device.type == "cuda"}
-        return states + [torch.cuda.get_rng_state(device) for device in devices]
+        devices = {root.device for root in self._roots.values() if root.device.type == "cuda"}
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+
+
+def _transparent(model: nn.Module) -> bool:
+    """Whether every operation of the model can be seen: no compiled parts, no hooks that watch it, versions counted."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    everywhere = nn.modules.module
+    return not (
+        torch.is_inference_mode_enabled()
+        or everywhere._global_forward_hooks
+        or everywhere._global_forward_pre_hooks
+        or any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+        or any(getattr(module, name, None) for module in model.modules() for name in hooks)
+        or any(tensor.is_inference() for tensor in [*model.parameters(), *model.buffers()])
+    )
+
+
+def _ambience() -> Hashable:
+    """What an operation depends on beside its arguments."""
+    cpu, cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    dtypes = (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")) if cpu or cuda else ()
+    return (cpu, cuda, dtypes, torch.get_default_dtype())

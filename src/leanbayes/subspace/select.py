@@ -1,6 +1,5 @@
 """Subspaces: from a model's parameters to the flat positions of those that become random."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +39,29 @@ class Slot:
     def layer(self) -> str:
         """The name of the module that owns the parameter."""
         return self.name.rpartition(".")[0]
+
+    @property
+    def padding(self) -> slice | None:
+        """Flat positions that never learn: the padding row of an embedding."""
+        row = getattr(self.module, "padding_idx", None)
+        if row is None or not isinstance(self.module, nn.Embedding | nn.EmbeddingBag):
+            return None
+        width = self.parameter.shape[1]
+        return slice(row * width, (row + 1) * width)
+
+    @property
+    def size(self) -> int:
+        """Coordinates that may be random."""
+        return self.parameter.numel() - (self.parameter.shape[1] if self.padding else 0)
+
+    @property
+    def whole(self) -> Tensor | None:
+        """All of them, as a selection says it."""
+        if self.padding is None:
+            return None
+        free = torch.ones(self.parameter.numel(), dtype=torch.bool, device=self.parameter.device)
+        free[self.padding] = False
+        return free.nonzero().squeeze(1).to(_index_dtype(self))
 
 
 Eligible = Callable[[Slot], bool]
@@ -83,14 +105,18 @@ class Subspace(ABC):
     def select(self, model: nn.Module) -> Selection:
         """The random coordinates of ``model``: at least one, or an error that says why there are none."""
         slots = slots_of(model)
-        pool = [slot for slot in slots if slot.parameter.requires_grad and self.eligible(slot)]
+        pool = [slot for slot in slots if slot.parameter.requires_grad and slot.size and self.eligible(slot)]
         if not pool:
             frozen = sum(not slot.parameter.requires_grad for slot in slots)
             raise SelectionError(
                 f"none of the model's {len(slots)} parameters can be random: {frozen} are frozen and the eligibility "
                 f"predicate refused the rest; the first are {[slot.name for slot in slots[:3]]}"
             )
-        return self.choose(pool)
+        selection = self.choose(pool)
+        for slot in pool:
+            if slot.name in selection and getattr(slot.module, "sparse", False):
+                raise InputError(f"{slot.name!r} has sparse gradients, which a draw cannot pass on; set sparse=False")
+        return selection
 
 
 @dataclass(frozen=True)
@@ -101,7 +127,7 @@ class Everything(Subspace):
 
     def choose(self, pool: list[Slot]) -> Selection:
         """Whole tensors."""
-        return {slot.name: None for slot in pool}
+        return {slot.name: slot.whole for slot in pool}
 
 
 @dataclass(frozen=True)
@@ -120,7 +146,7 @@ class Layers(Subspace):
                     f"{self.patterns}: {pattern!r} matched none of {len(names)} trainable parameters; "
                     f"the first are {names[:3]}"
                 )
-        return {name: None for name in names if any(_matches(name, pattern) for pattern in self.patterns)}
+        return {slot.name: slot.whole for slot in pool if any(_matches(slot.name, p) for p in self.patterns)}
 
 
 @dataclass(frozen=True)
@@ -150,7 +176,7 @@ class Ranked(Subspace):
 
     def choose(self, pool: list[Slot]) -> Selection:
         """The highest scores of the whole model, or of each layer."""
-        scores = self.scores_of(pool)
+        scores = [_without_padding(slot, score) for slot, score in zip(pool, self.scores_of(pool), strict=True)]
         groups: dict[str, list[int]] = {}
         for position, slot in enumerate(pool):
             groups.setdefault(slot.layer if self.scope == "layer" else "", []).append(position)
@@ -159,12 +185,12 @@ class Ranked(Subspace):
             chosen = [pool[i] for i in members]
             selection |= _highest(chosen, torch.cat([scores[i] for i in members]), self._count(chosen))
         if not selection:
-            total = sum(slot.parameter.numel() for slot in pool)
+            total = sum(slot.size for slot in pool)
             raise SelectionError(f"rate {self.rate} of {total} coordinates is less than one; raise the rate, or give k")
         return {slot.name: selection[slot.name] for slot in pool if slot.name in selection}
 
     def _count(self, slots: list[Slot]) -> int:
-        total = sum(slot.parameter.numel() for slot in slots)
+        total = sum(slot.size for slot in slots)
         if self.k is None:
             assert self.rate is not None
             return round(self.rate * total)
@@ -202,7 +228,10 @@ class TopK(Ranked):
                     f"check the loss that sensitivity was given, and the batches"
                 )
             flat.append(score.detach().flatten())
-        return [score.to(flat[0]) for score in flat]
+        dtype = torch.float32
+        for score in flat:
+            dtype = torch.promote_types(dtype, score.dtype)
+        return [score.to(flat[0].device, dtype) for score in flat]
 
 
 @dataclass(frozen=True)
@@ -280,6 +309,19 @@ def _matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
 
+def _index_dtype(slot: Slot) -> torch.dtype:
+    return torch.int32 if slot.parameter.numel() < 2**31 else torch.int64
+
+
+def _without_padding(slot: Slot, scores: Tensor) -> Tensor:
+    """Scores in which the padding row of an embedding comes last."""
+    if slot.padding is None:
+        return scores
+    scores = scores.clone()
+    scores[slot.padding] = -torch.inf if scores.is_floating_point() else -1
+    return scores
+
+
 def _highest(slots: list[Slot], scores: Tensor, count: int) -> Selection:
     """Positions of the ``count`` highest of the concatenated scores, cut up by tensor."""
     if count == 0:
@@ -294,7 +336,6 @@ def _highest(slots: list[Slot], scores: Tensor, count: int) -> Selection:
         if cut > start:
             whole = cut - start == size
             local = places[start:cut] - (end - size)
-            dtype = torch.int32 if size <= math.pow(2, 31) - 1 else torch.int64
-            selection[slot.name] = None if whole else local.to(slot.parameter.device, dtype)
+            selection[slot.name] = None if whole else local.to(slot.parameter.device, _index_dtype(slot))
         start = cut
     return selection

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from leanbayes.calls import as_batch_of_one, batch_size, call, call_with, prediction_tensor, split_batch, take
+from leanbayes.calls import batch_size, call, call_with, map_tensors, prediction_tensor, split_batch, take
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.subspace.select import slots_of
 
@@ -67,7 +67,7 @@ def sensitivity(
         raise InputError("every parameter of the model is frozen: there is nothing to be sensitive to")
     if chunk is None:
         chunk = max(1, _CHUNK_NUMBERS // sum(p.numel() for p in params.values()))
-    totals = {name: torch.zeros_like(p) for name, p in params.items()}
+    totals = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in params.items()}
     count, seen = 0, 0
     with _untouched(model):
         for batch in islice(batches, n_batches):
@@ -99,14 +99,17 @@ def _scalars(
     """The scalars of (params, inputs, targets) whose gradients are wanted: the loss, or each output (or probe)."""
 
     def run(params: Params, x: Any) -> Any:
-        return output(call(lambda *args, **kwargs: call_with(model, params, args, kwargs), x))
+        tensors = params | {name: buffer.clone() for name, buffer in model.named_buffers()}  # a pass may change them
+        return output(call(lambda *args, **kwargs: call_with(model, tensors, args, kwargs), x))
 
     if loss is not None:
         chosen = loss
         return [lambda params, x, y: chosen(run(params, x), y)]
     with torch.no_grad():
-        shape = run({}, take(inputs, slice(0, 1))).shape[1:]
-    numbers = shape.numel()
+        first = run({}, take(inputs, slice(0, 1)))
+    if not isinstance(first, Tensor):
+        raise InputError(f"the output is a {type(first).__name__}; pick a tensor: output=lambda returned: returned[0]")
+    numbers = first[0].numel()
 
     def combination(direction: Tensor) -> Scalar:
         return lambda params, x, _: (run(params, x).flatten(1) * direction).sum(1).mean()
@@ -131,30 +134,45 @@ def _accumulate(
             gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         for total, gradient in zip(totals.values(), gradients, strict=True):
             if gradient is not None:
-                total += gradient.abs() if power == 1 else gradient.square()
+                wide = gradient.to(total.dtype)
+                total += wide.abs() if power == 1 else wide.square()
         return 1
-
-    def of_example(p: Params, x: Any, y: Any) -> Params:
-        x, y = as_batch_of_one(x), as_batch_of_one(y)
-        gradients: Params = grad(lambda q: _scalar(function(q, x, y)))(p)
-        return gradients
 
     constants = {name: p.detach() for name, p in params.items()}
     size = batch_size(inputs)
     for start in range(0, size, chunk):
-        rows = slice(start, start + chunk)
-        x, y = take(inputs, rows), take(targets, rows)
-        y_axis = None if y is None else 0
+        x, y = take((inputs, targets), slice(start, start + chunk))
         try:
-            found = vmap(of_example, in_dims=(None, 0, y_axis), randomness="different")(constants, x, y)
+            found = _gradient_of_each(function, constants, x, y)
         except RuntimeError:  # an op without a batching rule (recurrent nets): one example after the other
             for row in range(batch_size(x)):
                 one = slice(row, row + 1)
                 _accumulate(totals, function, params, take(x, one), take(y, one), power, 0)
             continue
         for name, gradient in found.items():
-            totals[name] += (gradient.abs() if power == 1 else gradient.square()).sum(0)
+            wide = gradient.to(totals[name].dtype)
+            totals[name] += (wide.abs() if power == 1 else wide.square()).sum(0)
     return size
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """Sums of many gradients need at least float32."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _gradient_of_each(function: Scalar, params: Params, x: Any, y: Any) -> Params:
+    """The gradient for every example, along a new first axis. Scalars and what is no tensor belong to all examples."""
+    batched: list[Tensor] = []
+    map_tensors(lambda leaf: batched.append(leaf) if leaf.dim() else None, (x, y))
+
+    def of_example(p: Params, rows: list[Tensor]) -> Params:
+        row = iter(rows)
+        one_x, one_y = map_tensors(lambda leaf: next(row).unsqueeze(0) if leaf.dim() else leaf, (x, y))
+        gradient: Params = grad(lambda q: _scalar(function(q, one_x, one_y)))(p)
+        return gradient
+
+    found: Params = vmap(of_example, in_dims=(None, 0), randomness="different")(params, batched)
+    return found
 
 
 def _scalar(value: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ class TensorSummary:
     @property
     def sparsity(self) -> float:
         """The deterministic share, as 001 plots it: 1 is fully deterministic."""
-        return 1 - self.random / self.size
+        return 1 - self.random / max(self.size, 1)
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,10 @@ class Summary:
         name = max(len(text) for text in ("in all", *(tensor.name for tensor in self.tensors)))
         shape = max(len(text) for text in ("shape", *shapes))
         size = max(len("size"), len(str(self.size)))
-        total = TensorSummary("in all", (), max(self.size, 1), self.random)
-        rows = [f"{'tensor':{name}}   {'shape':{shape}}  {'size':>{size}}  random  sparsity"]
+        random = max(len("random"), len(str(self.random)))
+        total = TensorSummary("in all", (), self.size, self.random)
+        rows = [f"{'tensor':{name}}   {'shape':{shape}}  {'size':>{size}}  {'random':>{random}}  sparsity"]
         for tensor, text in zip((*self.tensors, total), (*shapes, ""), strict=True):
-            counts = f"{tensor.size:{size}}  {tensor.random:6}  {tensor.sparsity:8.4f}"
+            counts = f"{tensor.size:{size}}  {tensor.random:{random}}  {tensor.sparsity:8.4f}"
             rows.append(f"{tensor.name:{name}}   {text:{shape}}  {counts}")
         return "\n".join(rows)

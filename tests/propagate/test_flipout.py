@@ -1,0 +1,92 @@
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.errors import InputError
+from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.propagate import flipout
+from tests.oracles import covariance_within_standard_errors, mean_within_standard_errors
+
+
+@dataclass(frozen=True)
+class Lopsided(Normal):
+    symmetric: bool = False
+
+
+PASSES = 800
+
+MODELS = {
+    "linear": (lambda: nn.Linear(3, 2), (3,)),
+    "linear over time": (lambda: nn.Linear(3, 2), (2, 3)),
+    "conv1d": (lambda: nn.Conv1d(2, 2, 2), (2, 3)),
+    "conv2d, groups": (lambda: nn.Conv2d(2, 2, 2, groups=2), (2, 2, 3)),
+    "conv_transpose2d": (lambda: nn.ConvTranspose2d(2, 1, 2), (2, 1, 2)),
+}
+
+
+@cache
+def twins(kind: str, propagate: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Many passes of two examples with the same input, less the mean; and the true covariance of one example."""
+    torch.manual_seed(0)
+    make, shape = MODELS[kind]
+    model = make().double()
+    x = torch.randn(shape, dtype=torch.float64)
+    bnn = Bayesian(model, propagate=propagate, posterior=Normal(0.5))
+    generator = torch.Generator().manual_seed(0)
+    pair = torch.stack([x, x])
+    with torch.no_grad():
+        draws = torch.stack([bnn(pair, generator=generator) for _ in range(PASSES)]) - model(pair)
+    variance = torch.zeros(draws[0, 0].numel(), draws[0, 0].numel(), dtype=torch.float64)
+    for parameter in model.parameters():
+        for i in range(parameter.numel()):
+            with torch.no_grad():
+                plain = model(pair)[0]
+                parameter.view(-1)[i] += 1
+                column = 0.5 * (model(pair)[0] - plain).flatten()
+                parameter.view(-1)[i] -= 1
+            variance += column.outer(column)
+    return draws[:, 0].flatten(1), draws[:, 1].flatten(1), variance
+
+
+@pytest.mark.parametrize("kind", MODELS)
+class TestExamplesOfABatch:
+    def test_flipout_decorrelates_them(self, kind):
+        first, second, variance = twins(kind, "flipout")
+        covariance_within_standard_errors(first, torch.zeros(()), variance)
+        covariance_within_standard_errors(second, torch.zeros(()), variance)
+        mean_within_standard_errors(first.unsqueeze(2) * second.unsqueeze(1), 0.0)
+        assert not torch.isclose(first, second).all()
+
+    def test_sample_gives_both_the_same(self, kind):
+        first, second, variance = twins(kind, "sample")
+        torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
+        covariance_within_standard_errors(first, torch.zeros(()), variance)
+
+    def test_both_still_come_from_one_draw(self, kind):
+        """Uncorrelated but not independent: the squares share the size of ΔW. Under ``local`` they do not."""
+        shared, apart = (
+            torch.corrcoef(torch.stack([part.square().sum(1) for part in twins(kind, name)[:2]]))[0, 1].item()
+            for name in ("flipout", "local")
+        )
+        assert shared > 0.1
+        assert abs(apart) < 5 / math.sqrt(PASSES)
+
+
+def test_a_random_bias_alone_is_decorrelated():
+    bias = RandomWeight("b", torch.zeros(2, dtype=torch.float64), None, torch.tensor([1.0, 0.5]).double(), Normal())
+    x, weight = torch.ones(2000, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
+    y = torch.nn.functional.linear(x, weight, flipout.stand_in(bias, torch.Generator().manual_seed(0)))
+    assert len(y[:, 0].abs().unique()) == 1
+    mean_within_standard_errors(y.sign(), 0.0)
+    mean_within_standard_errors(y[:, 0].sign() * y[:, 1].sign(), 0.0)
+
+
+def test_noise_that_is_not_symmetric_is_refused():
+    with pytest.raises(InputError, match=r'symmetric about 0, Lopsided\(.*\) is not; use propagate="sample"'):
+        Bayesian(nn.Linear(2, 1), posterior=Lopsided(), propagate="flipout")(torch.ones(1, 2))
+    assert Bayesian(nn.Linear(2, 1), posterior=Lopsided())(torch.ones(1, 2)).shape == (1, 1)

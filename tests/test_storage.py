@@ -1,0 +1,500 @@
+"""What is saved comes back as it was; what is foreign, damaged or does not fit is refused, and nothing is changed."""
+
+import errno
+import json
+import os
+import pickle
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch import distributions as D
+from torch.nn.utils import parametrizations
+
+import leanbayes as lb
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mlp(**kwargs: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 8, **kwargs), nn.Tanh(), nn.Linear(8, 2, **kwargs))
+
+
+def trained(bnn: lb.Bayesian) -> lb.Bayesian:
+    """Every number moved away from where it starts, as training does."""
+    with torch.no_grad():
+        for parameter in bnn.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape).to(parameter))
+        for buffer in bnn.model.buffers():
+            if buffer.is_floating_point():
+                buffer.add_(torch.rand(buffer.shape).to(buffer))
+    return bnn
+
+
+def assert_same(one: lb.Bayesian, two: lb.Bayesian, *inputs: Tensor) -> None:
+    """Bit for bit: state, draws, divergence, and how it was put together."""
+    assert two.propagate == one.propagate
+    assert two.posterior == one.posterior
+    assert two.kl_estimator == one.kl_estimator
+    first, second = one.state_dict(), two.state_dict()
+    assert list(first) == list(second)
+    for name, value in first.items():
+        assert value.dtype == second[name].dtype
+        assert torch.equal(value, second[name]), name
+    one.eval()
+    two.eval()
+    assert torch.equal(one(*inputs, generator=seeded()), two(*inputs, generator=seeded()))
+    assert torch.equal(one.kl(generator=seeded()), two.kl(generator=seeded()))
+    with one.at_mean(), two.at_mean():
+        assert torch.equal(one(*inputs), two(*inputs))
+
+
+# ---------------------------------------------------------------- there and back
+
+
+def double(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+PRIORS: dict[str, Any] = {
+    "normal": D.Normal(0.0, 1.0),
+    "normal with odd numbers": D.Normal(0.1, 0.7),
+    "laplace": D.Laplace(0.0, 0.3),
+    "fixed": lb.FixedPrior(D.Normal(0.0, 2.0)),
+    "fitted": lb.FittedPrior(),
+    "centred": lb.CentredPrior(scale=0.2),
+    "globs": {"0.*": D.Normal(0.0, 0.5), "2.weight": lb.FittedPrior(), "*": lb.CentredPrior(0.3)},
+    "student": D.StudentT(3.0, 0.0, 0.5),
+    "cauchy": D.Cauchy(0.0, 1.0),
+    "gumbel": D.Gumbel(0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_every_prior(tmp_path: Path, name: str) -> None:
+    kl = lb.MonteCarlo(3) if name in ("student", "cauchy", "gumbel") else None
+    bnn = trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.6), prior=PRIORS[name], kl=kl))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert_same(bnn, lb.load(tmp_path / "x.lb", mlp()), torch.randn(4, 3))
+
+
+def test_a_prior_in_double_precision_keeps_its_digits(tmp_path: Path) -> None:
+    bnn = trained(lb.Bayesian(mlp(dtype=torch.float64), prior=D.Normal(double(0.1), double(0.3))))
+    lb.save(bnn, tmp_path / "x.lb")
+    loaded = lb.load(tmp_path / "x.lb", mlp(dtype=torch.float64))
+    assert loaded.kl().item() == bnn.kl().item()
+
+
+@pytest.mark.parametrize(
+    "posterior", [lb.Normal(), lb.Normal(0.2), lb.Normal(lb.GaussianRho(-4.0, 0.3)), lb.Normal(lb.RelativeScale(0.2))]
+)
+@pytest.mark.parametrize("kl", [lb.Exact(), lb.MonteCarlo(7)])
+@pytest.mark.parametrize("propagate", ["sample", "local", "flipout"])
+def test_every_posterior_estimator_and_propagation(tmp_path: Path, posterior: Any, kl: Any, propagate: str) -> None:
+    bnn = trained(lb.Bayesian(mlp(), posterior=posterior, kl=kl, propagate=propagate))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert_same(bnn, lb.load(tmp_path / "x.lb", mlp()), torch.randn(4, 3))
+
+
+@pytest.mark.parametrize(
+    "subspace",
+    [
+        lb.everything(),
+        lb.everything(eligible=lb.not_norm),
+        lb.layers("2"),
+        lb.random_k(0.3),
+        lb.random_k(k=1),
+        lb.random_k(0.5, scope="layer", seed=4),
+        lb.top_k({name: torch.rand(p.shape) for name, p in mlp().named_parameters()}, rate=0.4),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_every_subspace_and_dtype(tmp_path: Path, subspace: lb.Subspace, dtype: torch.dtype) -> None:
+    bnn = trained(lb.Bayesian(mlp(dtype=dtype), subspace=subspace))
+    lb.save(bnn, str(tmp_path / "x.lb"))
+    assert_same(bnn, lb.load(str(tmp_path / "x.lb"), mlp(dtype=dtype)), torch.randn(4, 3).to(dtype))
+
+
+class Tied(nn.Module):
+    def __init__(self, *, tied: bool = True) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens))
+
+
+@pytest.mark.parametrize("subspace", [lb.everything(), lb.random_k(k=4)])
+def test_tied_weights(tmp_path: Path, subspace: lb.Subspace) -> None:
+    bnn = trained(lb.Bayesian(Tied(), subspace=subspace))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert sum(name.startswith("model.") for name in load_file(tmp_path / "x.lb")) == 1  # the values once
+    loaded = lb.load(tmp_path / "x.lb", Tied())
+    assert loaded.model.head.weight is loaded.model.embedding.weight
+    assert_same(bnn, loaded, torch.arange(5))
+
+
+def test_a_model_that_ties_what_the_file_does_not_is_another(tmp_path: Path) -> None:
+    """Two tables cannot go into one without losing one of them."""
+    lb.save(trained(lb.Bayesian(Tied(tied=False))), tmp_path / "x.lb")
+    with pytest.raises(lb.WrongModel):
+        lb.load(tmp_path / "x.lb", Tied(tied=True))
+
+
+def test_buffers_frozen_parameters_and_odd_layouts(tmp_path: Path) -> None:
+    def make() -> nn.Sequential:
+        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
+        model[0].to(memory_format=torch.channels_last)
+        model[3].bias.requires_grad_(False)
+        model.register_buffer("empty", torch.zeros(0))
+        model.register_buffer("scratch", torch.ones(2), persistent=False)
+        return model
+
+    bnn = trained(lb.Bayesian(make(), subspace=lb.random_k(0.3)))
+    bnn.model[1].num_batches_tracked += 5
+    lb.save(bnn, tmp_path / "x.lb")
+    loaded = lb.load(tmp_path / "x.lb", make())
+    assert_same(bnn, loaded, torch.randn(4, 2, 4, 4))
+    assert loaded.model[1].num_batches_tracked == 5
+    assert not loaded.model[3].bias.requires_grad
+
+
+def test_parametrized_and_recurrent_models(tmp_path: Path) -> None:
+    bnn = trained(lb.Bayesian(parametrizations.weight_norm(nn.Linear(3, 2))))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert_same(bnn, lb.load(tmp_path / "x.lb", parametrizations.weight_norm(nn.Linear(3, 2))), torch.randn(4, 3))
+    recurrent = trained(lb.Bayesian(nn.LSTM(3, 4)))
+    lb.save(recurrent, tmp_path / "y.lb")
+    loaded, x = lb.load(tmp_path / "y.lb", nn.LSTM(3, 4)), torch.randn(2, 1, 3)
+    assert torch.equal(recurrent(x, generator=seeded())[0], loaded(x, generator=seeded())[0])
+
+
+def test_the_model_given_is_the_one_filled(tmp_path: Path) -> None:
+    bnn, model = trained(lb.Bayesian(mlp())), mlp()
+    lb.save(bnn, tmp_path / "x.lb")
+    loaded = lb.load(tmp_path / "x.lb", model)
+    assert loaded.model is model
+    assert all(p.requires_grad for p in loaded.parameters())
+    with torch.no_grad():
+        loaded.model[0].weight.zero_()
+    assert_same(bnn, lb.load(tmp_path / "x.lb", mlp()), torch.randn(2, 3))  # the file is no view of the model
+
+
+def test_saving_again_replaces_the_file(tmp_path: Path) -> None:
+    first, second = trained(lb.Bayesian(mlp())), trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.2)))
+    lb.save(first, tmp_path / "x.lb")
+    lb.save(second, tmp_path / "x.lb")
+    assert_same(second, lb.load(tmp_path / "x.lb", mlp()), torch.randn(2, 3))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.lb"]
+
+
+def test_the_file_can_be_read_by_those_who_may(tmp_path: Path) -> None:
+    """Permissions are those of any new file, not those of a temporary one."""
+    lb.save(lb.Bayesian(mlp()), tmp_path / "x.lb")
+    (tmp_path / "plain").touch()
+    assert stat.S_IMODE((tmp_path / "x.lb").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+# ---------------------------------------------------------------- priors that a file cannot hold
+
+
+class Own(D.Normal):
+    """A law of the user's."""
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        Own(0.0, 0.5),
+        D.MixtureSameFamily(
+            D.Categorical(torch.tensor([0.5, 0.5])), D.Normal(torch.zeros(2), torch.tensor([1.0, 0.1]))
+        ),
+        D.TransformedDistribution(D.Normal(0.0, 1.0), [D.AffineTransform(0.0, 2.0)]),
+        {"0.*": D.Normal(0.0, 1.0), "*": Own(0.0, 0.5)},
+    ],
+    ids=["own", "mixture", "transformed", "globs"],
+)
+def test_a_prior_that_must_be_given_again(tmp_path: Path, prior: Any) -> None:
+    bnn = trained(lb.Bayesian(mlp(), prior=prior, kl=lb.MonteCarlo(3)))
+    lb.save(bnn, tmp_path / "x.lb")
+    model = mlp()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(lb.InputError, match="prior="):
+        lb.load(tmp_path / "x.lb", model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert_same(bnn, lb.load(tmp_path / "x.lb", model, prior=prior), torch.randn(2, 3))
+
+
+def test_a_prior_of_the_users_own_with_a_memory(tmp_path: Path) -> None:
+    class Anchored(lb.Prior):
+        def remember(self, random_mean: Tensor) -> Tensor:
+            return random_mean.detach().clone()
+
+        def distribution(self, weight: Any, memory: Tensor | None) -> D.Distribution:
+            assert memory is not None
+            return D.Normal(memory, 0.5 + memory.abs())
+
+    bnn = trained(lb.Bayesian(mlp(), prior=Anchored()))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert_same(bnn, lb.load(tmp_path / "x.lb", mlp(), prior=Anchored()), torch.randn(2, 3))
+
+
+# ---------------------------------------------------------------- files and models that do not belong together
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "x.lb"
+    lb.save(trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.5), prior=lb.CentredPrior())), path)
+    return path
+
+
+def refused(
+    path: Path, kind: type[BaseException], words: str | None = None, model: nn.Module | None = None, **more: Any
+) -> None:
+    """`load` raises ``kind``, and the model is what it was."""
+    model = mlp() if model is None else model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(kind, match=words):
+        lb.load(path, model, **more)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(before[name], after[name]) for name in before), "the model was changed by a load that failed"
+
+
+def test_another_architecture(saved: Path) -> None:
+    refused(
+        saved,
+        lb.WrongModel,
+        r"0\.weight.*\(8, 3\).*\(9, 3\)",
+        nn.Sequential(nn.Linear(3, 9), nn.Tanh(), nn.Linear(9, 2)),
+    )
+    refused(saved, lb.WrongModel, "layer.weight", nn.ModuleDict({"layer": nn.Linear(3, 8)}))  # type: ignore[arg-type]
+    refused(saved, lb.WrongModel, r"3\.weight", nn.Sequential(*mlp(), nn.Linear(2, 2)))
+    refused(saved, lb.WrongModel, r"2\.weight", nn.Sequential(nn.Linear(3, 8), nn.Tanh()))
+    refused(saved, lb.WrongModel, r"float32.*float64.*model\.to", mlp(dtype=torch.float64))
+
+
+def test_a_prior_that_does_not_fit_leaves_the_model_alone(saved: Path) -> None:
+    refused(saved, lb.SelectionError, "nothing", prior={"nothing.*": D.Normal(0.0, 1.0)})
+    refused(saved, lb.NoClosedForm, "Cauchy", prior=D.Cauchy(0.0, 1.0))
+
+
+def test_another_prior_may_be_given(saved: Path) -> None:
+    assert lb.load(saved, mlp(), prior=D.Normal(0.0, 0.1)).kl() > 0
+
+
+def test_a_memory_that_the_file_lacks_is_named(tmp_path: Path) -> None:
+    """A centred prior needs the weights of the moment of conversion: a file of another prior has none."""
+    lb.save(trained(lb.Bayesian(mlp())), tmp_path / "x.lb")
+    refused(tmp_path / "x.lb", lb.LeanBayesError, prior=lb.CentredPrior())
+
+
+def test_truncated_files(saved: Path) -> None:
+    whole = saved.read_bytes()
+    header = 8 + struct.unpack("<Q", whole[:8])[0]
+    for length in (9, 20, header - 1, header, header + 1, (header + len(whole)) // 2, len(whole) - 1):
+        saved.write_bytes(whole[:length])
+        refused(saved, lb.TruncatedFile, "cut short")
+    for length in (1, 7, 8):  # too short to say what it was
+        saved.write_bytes(whole[:length])
+        refused(saved, lb.FileError)
+    saved.write_bytes(b"")
+    refused(saved, lb.FileError)
+    saved.write_bytes(whole + b"more")
+    refused(saved, lb.FileError)
+    saved.write_bytes(whole)
+    lb.load(saved, mlp())
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    save_file({"0.weight": torch.zeros(2)}, path)
+    refused(path, lb.ForeignFile, "leanbayes did not write it")
+    for text in ("no json", "[1, 2]", "{}", '{"format": "new"}', "null"):
+        save_file({"0.weight": torch.zeros(2)}, path, metadata={"leanbayes": text})
+        refused(path, lb.ForeignFile, "leanbayes")
+    path.write_bytes(b"GIF89a" + bytes(100))
+    refused(path, lb.ForeignFile, "no safetensors")
+    path.write_text("hello, this is a text file\n")
+    refused(path, lb.ForeignFile, "no safetensors")
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], Any]) -> None:
+    """The same file with another header or other tensors."""
+    raw = path.read_bytes()
+    length = struct.unpack("<Q", raw[:8])[0]
+    header = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"]["leanbayes"])
+    tensors = load_file(path)
+    change(header, tensors)
+    save_file(tensors, path, metadata={"leanbayes": json.dumps(header)})
+
+
+CHANGES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], Any]] = {
+    "no ties": lambda header, tensors: header.pop("ties"),
+    "no random": lambda header, tensors: header.pop("random"),
+    "no posterior": lambda header, tensors: header.pop("posterior"),
+    "no kl": lambda header, tensors: header.pop("kl"),
+    "unknown family": lambda header, tensors: header["posterior"].update(type="Wizard"),
+    "unknown estimator": lambda header, tensors: header["kl"].update(type="Guess"),
+    "unknown propagation": lambda header, tensors: header.update(propagate="telepathy"),
+    "unknown prior": lambda header, tensors: header.update(prior={"distribution": "Nonsense", "fields": {}}),
+    "a function as prior": lambda header, tensors: header.update(prior={"distribution": "kl_divergence", "fields": {}}),
+    "unknown tensor": lambda header, tensors: header["random"].update({"9.weight": True}),
+    "no rho": lambda header, tensors: tensors.pop(next(name for name in tensors if name.startswith("rho."))),
+    "no index": lambda header, tensors: tensors.pop(next(name for name in tensors if name.startswith("index."))),
+    "no memory": lambda header, tensors: tensors.pop(next(name for name in tensors if name.startswith("memory."))),
+    "short rho": lambda header, tensors: tensors.update(
+        {name: value[:-1].clone() for name, value in tensors.items() if name.startswith("rho.")}
+    ),
+    "far index": lambda header, tensors: tensors.update(
+        {name: value + 10_000 for name, value in tensors.items() if name.startswith("index.")}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_that_contradicts_itself(saved: Path, name: str) -> None:
+    rewrite(saved, CHANGES[name])
+    refused(saved, lb.LeanBayesError)
+
+
+def test_a_file_of_a_later_version(saved: Path) -> None:
+    rewrite(saved, lambda header, tensors: header.update(format=99, novelty={"a": 1}))
+    refused(saved, lb.NewerFile, "99.*upgrade")
+
+
+class Trap:
+    """Unpickling this would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
+    victim = tmp_path / "sprung"
+    for number, write in enumerate((pickle.dump, torch.save)):
+        path = tmp_path / f"x{number}"
+        with path.open("wb") as file:
+            write(Trap(victim), file)
+        refused(path, lb.ForeignFile, "no safetensors")
+        assert not victim.exists()
+    with (tmp_path / "x0").open("rb") as file:
+        pickle.load(file)  # noqa: S301 - the trap is a real one
+    assert victim.exists()
+
+
+def test_paths_that_cannot_be(tmp_path: Path) -> None:
+    bnn = lb.Bayesian(mlp())
+    refused(tmp_path / "nowhere", lb.FileError, "no file")
+    refused(tmp_path, lb.FileError)
+    with pytest.raises(lb.FileError, match="does not exist"):
+        lb.save(bnn, tmp_path / "no" / "folder" / "x.lb")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(lb.FileError, match="cannot save"):
+        lb.save(bnn, tmp_path / "folder")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
+
+
+def test_only_bayesian_models_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(lb.InputError, match="Sequential"):
+        lb.save(mlp(), tmp_path / "x.lb")  # type: ignore[arg-type]
+
+    class Stateful(nn.Linear):
+        def get_extra_state(self) -> object:
+            return {"a": 1}
+
+        def set_extra_state(self, state: object) -> None:
+            pass
+
+    with pytest.raises(lb.InputError, match="extra state"):
+        lb.save(lb.Bayesian(Stateful(2, 2)), tmp_path / "x.lb")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- whole or not at all
+
+
+@pytest.mark.parametrize("moment", ["before", "half"])
+def test_a_full_disk_leaves_the_old_file(saved: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    before = saved.read_bytes()
+
+    def full(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
+        if moment == "half":
+            Path(filename).write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("leanbayes.files.save_file", full)
+    with pytest.raises(lb.FileError, match="No space left"):
+        lb.save(lb.Bayesian(mlp()), saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+    with pytest.raises(lb.FileError):
+        lb.save(lb.Bayesian(mlp()), saved.parent / "new.lb")
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_folder_that_may_not_be_written(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*args: Any, **kwargs: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", forbidden)
+    with pytest.raises(lb.FileError, match="Permission denied"):
+        lb.save(lb.Bayesian(mlp()), saved)
+
+
+@pytest.mark.parametrize("blow", [KeyboardInterrupt, MemoryError])
+def test_an_interrupted_save_leaves_nothing_behind(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, blow: type[BaseException]
+) -> None:
+    before = saved.read_bytes()
+
+    def interrupted(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
+        Path(filename).write_bytes(b"half of it")
+        raise blow
+
+    monkeypatch.setattr("leanbayes.files.save_file", interrupted)
+    with pytest.raises(blow):
+        lb.save(lb.Bayesian(mlp()), saved)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_the_old_file_is_there_until_the_new_one_is(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the moment of writing the target still holds the old bytes: it is replaced, never written into."""
+    before, seen = saved.read_bytes(), []
+
+    def watching(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
+        save_file(tensors, filename, metadata=metadata)
+        seen.append((saved.read_bytes() == before, Path(filename).parent == saved.parent))
+
+    monkeypatch.setattr("leanbayes.files.save_file", watching)
+    bnn = lb.Bayesian(mlp())
+    lb.save(bnn, saved)
+    assert seen == [(True, True)]
+    assert_same(bnn, lb.load(saved, mlp()), torch.randn(2, 3))
+
+
+def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
+    """A family of the user's own has no name in a file: better to hear it now than when it is needed."""
+
+    class Narrow(lb.Normal):
+        def spread(self, rho: Tensor) -> Tensor:
+            return 0.1 * super().spread(rho)
+
+    with pytest.raises(lb.InputError, match="Narrow"):
+        lb.save(lb.Bayesian(mlp(), posterior=Narrow()), tmp_path / "x.lb")
