@@ -223,29 +223,40 @@ def test_vmap_shares_too(method: str) -> None:
     torch.testing.assert_close(shared(bnn, x, 6, 2, method), naive(bnn, x, 6, 2))
 
 
-@pytest.mark.parametrize(("limit", "shared_by_all"), [(10_000, True), (200, False)])
-def test_a_record_that_would_keep_too_much_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, limit: int, shared_by_all: bool
-) -> None:
-    """Ten clean activations of 96 bytes: below the limit they are made once, above it in every draw, and not kept."""
-    made: list[weakref.ref[Tensor]] = []
-
-    def rule(net: Net, x: Tensor) -> Tensor:
-        for _ in range(10):
-            x = torch.tanh(net.a(x))
+def chain(net: Net, x: Tensor, made: list[weakref.ref[Tensor]]) -> Tensor:
+    for _ in range(10):
+        x = torch.tanh(net.a(x))
         made.append(weakref.ref(x))
-        return net.r(x)
+    return net.r(x)
 
-    monkeypatch.setattr("leanbayes.propagate.shared._MOST_BYTES", limit)
-    check(Net(rule), x46(), "r")
-    model = Net(rule)
-    prefix = SharedPrefix(model, ["r.weight", "r.bias"], x := x46())
-    made.clear()
+
+def recorded(made: list[weakref.ref[Tensor]]) -> SharedPrefix:
+    model, x = Net(lambda net, x: chain(net, x, made)), x46()
+    prefix = SharedPrefix(model, ["r.weight", "r.bias"], x)
     with prefix, torch.no_grad():
         model(x)
     prefix.finish_recording()
-    assert prefix.usable == shared_by_all
-    assert (made[0]() is not None) == shared_by_all
+    return prefix
+
+
+def test_only_what_a_random_operation_reads_is_kept() -> None:
+    """Ten clean activations, of which a random layer reads the last."""
+    made: list[weakref.ref[Tensor]] = []
+    prefix = recorded(made)
+    assert prefix.usable
+    assert [ref() is not None for ref in made] == [False] * 9 + [True]
+    check(Net(lambda net, x: chain(net, x, [])), x46(), "r")
+
+
+def test_a_record_that_would_keep_too_much_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one activation that is kept has 96 bytes."""
+    for limit in (96, 95):
+        monkeypatch.setattr("leanbayes.propagate.shared._MOST_BYTES", limit)
+        made: list[weakref.ref[Tensor]] = []
+        prefix = recorded(made)
+        assert prefix.usable == (limit == 96)
+        assert (made[-1]() is not None) == (limit == 96)
+        check(Net(lambda net, x: chain(net, x, [])), x46(), "r")
 
 
 # ---------------------------------------------------------------- models that change things in place

@@ -297,9 +297,11 @@ class _Draws:
         self.recorded = True
         assert isinstance(self.model, Bayesian)
         prefix = SharedPrefix(self.model.model, self.weights, self.inputs)
+        tensors = self._stand_ins()
         with prefix:
-            self._one()
-        prefix.finish_recording()
+            out = self._pass(tensors)
+        prefix.finish_recording(out)
+        self.ready.append(map_tensors(torch.clone, out))
         if prefix.usable and prefix.clean_seconds > _SHARE_FROM * (prefix.clean_seconds + prefix.random_seconds):
             self.prefix = prefix
         bound_by_calls = prefix.random_seconds < _SMALL_CALL * prefix.random_calls
@@ -324,9 +326,7 @@ class _Draws:
 
     def _one(self) -> None:
         out = self._sharing(self._pass, self._stand_ins())
-        written = {buffer.untyped_storage().data_ptr() for buffer in self.buffers.values()}
-        own = map_tensors(lambda t: t.clone() if t.untyped_storage().data_ptr() in written else t, out)
-        self.ready.append(own)  # an output that is a weight would change with the next draw
+        self.ready.append(map_tensors(torch.clone, out))  # a weight or an input would change with the next draw
 
     def _vmapped(self, count: int) -> None:
         noises = [self._noise() for _ in range(count)]
@@ -339,15 +339,21 @@ class _Draws:
 
     def _sharing(self, function: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
         """Call ``function`` with what is clean answered from the record."""
-        if self.prefix is not None:
-            states = torch.random.get_rng_state()
-            try:
-                with self.prefix.replay():
-                    return function(tensors)
-            except Diverged:
-                self.prefix = None
-                torch.random.set_rng_state(states)
-        return function(tensors)
+        prefix = self.prefix
+        if prefix is None:
+            return function(tensors)
+        states = torch.random.get_rng_state()
+        try:
+            with prefix.replay():
+                out = function(tensors)
+            prefix.check(out)
+        except Diverged:
+            self.prefix = None
+            prefix.restore()
+            torch.random.set_rng_state(states)
+            return function(tensors)
+        self.prefix = prefix if prefix.usable else None
+        return out
 
     def _pass(self, tensors: dict[str, Tensor]) -> Any:
         assert isinstance(self.model, Bayesian)

@@ -2,16 +2,18 @@
 
 The first pass over a batch is recorded, operation by operation: an operation on tensors that no random weight has
 touched is *clean*. In later passes over the same batch the model's code runs as ever, but a clean operation is answered
-from the record. Its result is handed out as a fresh alias of the recorded one, so whatever the model does with it
-(returns it, keeps it, changes it) it does with the real thing.
+from the record. A result that a random operation read, or that outlived the first pass, is handed out as a fresh alias
+of the recorded one: whatever the model does with it, it does with the real thing. A result that died in the first pass
+was needed by clean operations only; it is not kept, and a tensor without memory (of the meta device) takes its place.
 
 Nothing is assumed of the model but that it calls torch. What would make an answer wrong is seen, and ends the sharing:
 operations that use random numbers are told by the random state, changes in place by the tensors' version counters and
 by comparing buffers and inputs before and after, and a later pass that reads a value which the first has since written
-over says so (`Diverged`).
+over, or that is not kept, says so (`Diverged`).
 """
 
 import time
+import weakref
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +34,7 @@ _BACK_DOORS |= {Tensor.untyped_storage, Tensor.data_ptr, Tensor.__dlpack__}
 
 
 class Diverged(Exception):
-    """A later pass needs a value that the first has written over."""
+    """A later pass needs a value that the first has written over or did not keep."""
 
 
 class _Unknown(Exception):
@@ -65,10 +67,11 @@ class SharedPrefix(TorchFunctionMode):
         self.random_calls = 0
         self.random_bytes = 0
         self._record: dict[Hashable, _Entry] = {}
+        self._times: dict[Hashable, int] = {}  # how often each operation was met in this pass
         self._made_by: dict[int, Hashable] = {}
+        self._met: dict[int, tuple[Any, int, Tensor]] = {}  # a weak reference, the version, and the same without memory
         self._saved: dict[int, tuple[Tensor, int]] = {}  # the value with this serial, and its version then
         self._read: dict[int, tuple[Tensor, int]] = {}  # clean values that random operations read
-        self._bytes = 0
         self._serials = WeakIdKeyDictionary()
         self._next = 0
         given = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
@@ -77,26 +80,47 @@ class SharedPrefix(TorchFunctionMode):
         self._before: list[tuple[Tensor, Tensor]] = []
         if self.usable:
             self._roots = {self._name(root): root for root in roots}
-            self._saved |= {serial: (root, root._version) for serial, root in self._roots.items()}
             self._before = [(tensor, tensor.clone()) for tensor in [*model.buffers(), *given]]
 
-    def finish_recording(self) -> None:
-        """Call after the first pass: from here on clean operations are answered."""
+    def finish_recording(self, output: Any = None) -> None:
+        """Call after the first pass with what it returned: from here on clean operations are answered."""
+        self._note_read([leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
         self.recording = False
         if any(tensor._version != version for tensor, version in self._read.values()):
             self.usable = False  # a value was read by a random operation and written over after
         if any(not torch.equal(now, then) for now, then in self._before):
             self.usable = False  # the pass changed an input or a buffer: it must run every time
-        self._before = []
+        for serial, (reference, version, shape) in self._met.items():
+            tensor = reference()
+            self._saved[serial] = (shape, -1) if tensor is None else (tensor, version)
+        self._saved |= {serial: (root, root._version) for serial, root in self._roots.items()} | self._read
+        kept = {
+            id(tensor): tensor.nbytes for tensor, _ in self._saved.values() if not (tensor.is_meta or tensor._is_view())
+        }
+        self.usable = self.usable and sum(kept.values()) - sum(r.nbytes for r in self._roots.values()) <= _MOST_BYTES
+        self._met, self._read = {}, {}
         if not self.usable:
-            self._saved, self._record = {}, {}
+            self._saved, self._record, self._before = {}, {}, []
 
     def replay(self) -> "SharedPrefix":
-        """Enter this for each later pass."""
+        """Enter this for each later pass, and `check` what it returns."""
+        self._times = {}
         self._serials = WeakIdKeyDictionary()
         for serial, root in self._roots.items():
             self._serials[root] = (serial, root._version)
         return self
+
+    def check(self, output: Any) -> None:
+        """Raise `Diverged` if a value that is not there any more was returned, or a buffer or an input was changed."""
+        known = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf in self._serials]
+        if any(self._stale(self._serials[leaf][0]) for leaf in known):
+            raise Diverged
+        self.usable = all(torch.equal(now, then) for now, then in self._before)
+
+    def restore(self) -> None:
+        """Undo what a pass that diverged has done to inputs and buffers."""
+        for now, then in self._before:
+            now.copy_(then)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer, or run and remember."""
@@ -108,6 +132,9 @@ class SharedPrefix(TorchFunctionMode):
             key: Hashable = (func, _ambience(), self._key(args, tensors), self._key(kwargs, tensors))
         except _Unknown:
             return self._run_random(func, args, kwargs)
+        # The same operation on the same values again has a result of its own, which may be changed in place.
+        self._times[key] = self._times.get(key, 0) + 1
+        key = (key, self._times[key])
         if func in _BACK_DOORS:
             if not self.recording:
                 raise Diverged
@@ -164,19 +191,12 @@ class SharedPrefix(TorchFunctionMode):
             return result  # changes an input, a parameter or a buffer: to be done in every pass
         entry = _Entry(list(leaves), spec, [None] * len(leaves))
         entry.changed = [(position, self._name(tensor)) for position, tensor in changed]
-        again = self._record.get(key)  # the same operation on the same values: the same serials
         for position, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor):
                 known = self._serials.get(leaf)
-                serial = again.serials[position] if again is not None else None
-                if serial is None:
-                    serial = self._name(leaf) if known is None or known[1] != leaf._version else known[0]
-                self._serials[leaf] = (serial, leaf._version)
+                serial = self._name(leaf) if known is None or known[1] != leaf._version else known[0]
                 entry.leaves[position], entry.serials[position] = None, serial
                 self._made_by[serial] = key
-                self._save(serial, leaf)
-        for position, serial in entry.changed:
-            self._save(serial, tensors[position])
         self._record[key] = entry
         return result
 
@@ -191,9 +211,10 @@ class SharedPrefix(TorchFunctionMode):
         start = time.perf_counter()
         result = func(*args, **kwargs)
         if self.recording:
+            made = [leaf.nbytes for leaf in tree_leaves(result) if type(leaf) is Tensor]
             self.random_seconds += time.perf_counter() - start
-            self.random_calls += 1
-            self.random_bytes += sum(leaf.nbytes for leaf in tree_leaves(result) if type(leaf) is Tensor)
+            self.random_calls += bool(made)
+            self.random_bytes += sum(made)
         # Filled with random values: not clean any more, and to be made anew in every pass.
         self._forget([leaf for leaf, version in zip(used, versions, strict=True) if leaf._version != version])
         return result
@@ -210,23 +231,17 @@ class SharedPrefix(TorchFunctionMode):
                     self._serials[alias] = (made, alias._version)
         return tree_unflatten(leaves, entry.spec)
 
-    def _save(self, serial: int, tensor: Tensor) -> None:
-        if serial in self._saved:
-            return
-        self._saved[serial] = (tensor, tensor._version)
-        self._bytes += 0 if tensor._is_view() else tensor.nbytes
-        if self._bytes > _MOST_BYTES:
-            self.usable = False
-
     def _stale(self, serial: int) -> bool:
-        """Whether the value has been written over since it was saved."""
+        """Whether the value has been written over since, or was not kept."""
         tensor, version = self._saved[serial]
         return tensor._version != version
 
     def _note_read(self, tensors: list[Tensor]) -> None:
         for tensor in tensors:
             if tensor in self._serials:
-                self._read[self._serials[tensor][0]] = (tensor, tensor._version)
+                serial, version = self._serials[tensor]
+                self.usable = self.usable and tensor._version == version  # else changed through an alias
+                self._read[serial] = (tensor, version)
 
     def _forget(self, tensors: list[Tensor]) -> None:
         for tensor in {id(tensor): tensor for tensor in tensors}.values():
@@ -237,8 +252,10 @@ class SharedPrefix(TorchFunctionMode):
                 self._record.pop(self._made_by.get(serial), None)
 
     def _name(self, tensor: Tensor) -> int:
+        """Give the value that ``tensor`` has now a serial number."""
         self._next += 1
         self._serials[tensor] = (self._next, tensor._version)
+        self._met[self._next] = (weakref.ref(tensor), tensor._version, torch.empty_like(tensor, device="meta"))
         return self._next
 
     def _random_states(self) -> list[Tensor]:
