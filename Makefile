@@ -7,7 +7,7 @@ INSTALLED = $(VENV)/.installed
 PEERS_INSTALLED = $(PEERS)/.installed
 
 # Scripts that measure a claim and write docs/results/*.json; peers.py is apart, for it needs the peers.
-BENCHES =
+BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py
 
 .PHONY: help demo test check format test-slow bench bench-peers clean
 

@@ -30,7 +30,7 @@ from leanbayes.predict import Prediction, predict
 from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior
 from leanbayes.storage import load, save
 from leanbayes.subspace import Subspace, everything, layers, not_norm, random_k, sensitivity, top_k
-from leanbayes.train import fix_statistics
+from leanbayes.train import Epoch, History, fit, fix_statistics
 
 __version__ = "0.1.0"
 
@@ -40,6 +40,7 @@ __all__ = [
     "Categorical",
     "CentredPrior",
     "Elbo",
+    "Epoch",
     "Exact",
     "FileError",
     "FittedPrior",
@@ -47,6 +48,7 @@ __all__ = [
     "ForeignFile",
     "Gaussian",
     "GaussianRho",
+    "History",
     "InputError",
     "LeanBayesError",
     "Likelihood",
@@ -68,6 +70,7 @@ __all__ = [
     "constant",
     "elbo",
     "everything",
+    "fit",
     "fix_statistics",
     "layers",
     "load",

@@ -1,6 +1,7 @@
 """Exact KL for every pair that torch.distributions knows, and a form without temporaries for two Normals."""
 
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -20,8 +21,9 @@ class Exact:
     def __call__(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
         """Nats for one tensor. Half precision is summed in float32."""
         posterior = weight.widened().distribution()
-        if isinstance(posterior, TorchNormal) and isinstance(prior, TorchNormal) and prior.scale.dim() == 0:
-            return _normal_normal(posterior, prior)
+        if isinstance(posterior, TorchNormal) and _is_simple(prior):
+            value: Tensor = _NormalKL.apply(posterior.loc, posterior.scale, prior.loc, prior.scale.to(posterior.scale))
+            return value
         try:
             return kl_divergence(posterior, prior).sum()
         except NotImplementedError:
@@ -31,10 +33,37 @@ class Exact:
             ) from None
 
 
-def _normal_normal(q: TorchNormal, p: TorchNormal) -> Tensor:
-    """Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½, by norms: no temporary but log σ, and one sweep each in the backward pass."""
-    centred = p.loc.device.type == "cpu" and p.loc.dim() == 0 and p.loc.item() == 0
-    distance = torch.linalg.vector_norm(q.loc if centred else q.loc - p.loc)
-    prior_scale = p.scale.to(q.scale)
-    squares: Tensor = distance.square() + torch.linalg.vector_norm(q.scale).square()
-    return squares / (2 * prior_scale.square()) - q.scale.log().sum() + q.scale.numel() * (prior_scale.log() - 0.5)
+def _is_simple(prior: Distribution) -> TypeGuard[TorchNormal]:
+    """Whether it is a Normal with one scale that is not itself being learned."""
+    if not isinstance(prior, TorchNormal) or prior.scale.dim():
+        return False
+    return not (prior.loc.requires_grad or prior.scale.requires_grad)
+
+
+class _NormalKL(torch.autograd.Function):
+    """Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½, with one temporary forward and two sweeps backward."""
+
+    @staticmethod
+    def forward(mean: Tensor, scale: Tensor, loc: Tensor, prior_scale: Tensor) -> Tensor:
+        """By norms: squares are never stored."""
+        squares: Tensor = torch.linalg.vector_norm(_from(loc, mean)).square() + torch.linalg.vector_norm(scale).square()
+        logs: Tensor = scale.log().sum()
+        return squares / (2 * prior_scale.square()) - logs + scale.numel() * (prior_scale.log() - 0.5)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Keep what the gradient is made of."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """(μ−m)/s² and σ/s² − 1/σ."""
+        mean, scale, loc, prior_scale = ctx.saved_tensors
+        factor = gradient / prior_scale.square()
+        return _from(loc, mean) * factor, torch.addcdiv(scale * factor, -gradient, scale), None, None
+
+
+def _from(loc: Tensor, mean: Tensor) -> Tensor:
+    """μ − m, without a copy where m is 0."""
+    zero = loc.device.type == "cpu" and loc.dim() == 0 and loc.item() == 0
+    return mean if zero else mean - loc

@@ -10,7 +10,7 @@ from torch import Tensor
 
 __all__ = ["standard_normal"]
 
-_PIECE = 2**18  # numbers that one generator fills: the result depends on this, not on the number of threads
+_PIECE = 2**16  # numbers that one generator fills: the result depends on this, not on the number of threads
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:

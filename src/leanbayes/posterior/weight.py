@@ -1,6 +1,7 @@
 """One random tensor at one moment: its mean, which coordinates are random, and how far they spread."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,7 +26,13 @@ class RandomWeight:
     spread: Tensor
     family: Family
 
-    @property
+    @cached_property
+    def positions(self) -> Tensor:
+        """The random coordinates as int64, for the operations of torch that want that."""
+        assert self.index is not None
+        return self.index.long()
+
+    @cached_property
     def random_mean(self) -> Tensor:
         """μ of the random coordinates alone, shaped as ``spread``."""
         return self.mean if self.index is None else self.mean.flatten().index_select(0, self.index)
@@ -50,7 +57,7 @@ class RandomWeight:
             self.family.sample(self.mean, self.spread, noise, out=buffer)
         else:
             draw = self.family.sample(self.random_mean, self.spread, noise)
-            buffer.view(-1).index_copy_(0, self.index.long(), draw)
+            buffer.view(-1).index_copy_(0, self.positions, draw)
 
     def offset(self, noise: Tensor) -> Tensor:
         """W − μ as a dense tensor, zero where nothing is random."""

@@ -1,5 +1,6 @@
-"""Training: what a random net needs beside the objective."""
+"""Training: fit, checkpoints, and what a random net needs beside the objective."""
 
+from leanbayes.train.fit import Epoch, History, fit
 from leanbayes.train.norms import fix_statistics
 
-__all__ = ["fix_statistics"]
+__all__ = ["Epoch", "History", "fit", "fix_statistics"]
