@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -150,6 +151,49 @@ def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
     loader = DataLoader(data(), batch_size=32)
     with pytest.raises(lb.InputError, match=words):
         lb.fit(lb.Bayesian(network()), loader, likelihood=lb.Categorical(), **{"epochs": 1, **options})
+
+
+class Interrupted(Exception):
+    """As good as a kill, in the same process."""
+
+
+class Stopping(TensorDataset):
+    """Draws noise for every example it gives, as augmentations do, and stops after so many."""
+
+    left = 10**9
+
+    def __getitem__(self, index: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise Interrupted
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(4) + 0.1 * float(np.random.rand()) + 0.1 * random.random(), y  # noqa: NPY002
+
+
+@pytest.mark.parametrize("every", [1, 2, None])
+def test_a_run_that_is_stopped_anywhere_ends_where_a_whole_one_does(tmp_path: Path, every: int | None) -> None:
+    """Dropout and augmentations use torch's, numpy's and Python's random states; three epochs of four batches."""
+
+    def once(folder: Path, left: int) -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 2))
+        bnn = lb.Bayesian(model, subspace=lb.random_k(0.5))
+        examples = Stopping(*data(64).tensors)
+        examples.left = left
+        loader = DataLoader(examples, batch_size=16, shuffle=True)
+        np.random.seed(left % 7)  # noqa: NPY002 - another state at every start
+        random.seed(left % 7)
+        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=3, lr=1e-2, checkpoint=folder, checkpoint_every=every)
+        return bnn.state_dict()
+
+    np.random.seed(3)  # noqa: NPY002
+    whole = once(tmp_path / "whole", 10**9)
+    for stop in range(20, 192, 19):
+        folder = tmp_path / str(stop)
+        with pytest.raises(Interrupted):
+            once(folder, stop)
+        end = once(folder, 10**9)
+        assert all(torch.equal(value, end[name]) for name, value in whole.items()), f"stopped after {stop} examples"
 
 
 def assert_same_end(one: Path, two: Path) -> None:

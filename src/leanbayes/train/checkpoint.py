@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leanbayes.errors import FileError, ForeignFile, InputError
 from leanbayes.files import read_tensors, write_tensors
 
-__all__ = ["FORMAT", "Checkpoints", "Training", "module_state"]
+__all__ = ["FORMAT", "Checkpoints", "Training", "module_state", "seed_all"]
 
 FORMAT = 1
 _NAME = "step-{:010d}.safetensors"
@@ -40,6 +40,7 @@ class Checkpoints:
         except OSError as error:
             raise FileError(f"cannot make the checkpoint folder {folder}: {error}") from error
         self.folder, self.keep = folder, keep
+        self.random: tuple[list[Any], dict[str, Tensor]] | None = None
 
     def files(self) -> list[Path]:
         """Oldest first."""
@@ -92,12 +93,18 @@ class Checkpoints:
             if training.schedule is not None:
                 training.schedule.load_state_dict(header["schedule"])
             training.progress.update(header["progress"])
-            _set_random_states(header["python"], tensors)
+            self.random = (header["python"], {name: v for name, v in tensors.items() if name.startswith("random.")})
+            self.set_random_states()
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise ForeignFile(
                 f"{files[-1]} is of another training ({error}); give another folder, or remove {self.folder}"
             ) from error
         return True
+
+    def set_random_states(self) -> None:
+        """Those of the checkpoint that was restored, if one was."""
+        if self.random is not None:
+            _set_random_states(*self.random)
 
 
 def module_state(module: nn.Module) -> dict[str, Tensor]:
@@ -113,6 +120,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, Tensor) else value
+
+
+def seed_all(seed: int) -> None:
+    """Every global random state that a model or a data set may use."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 def _random_tensors() -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.files import read_tensors, write_tensors
 from leanbayes.likelihood import Likelihood
 from leanbayes.objective import Schedule, constant, elbo
-from leanbayes.train.checkpoint import FORMAT, Checkpoints, Training, module_state
+from leanbayes.train.checkpoint import FORMAT, Checkpoints, Training, module_state, seed_all
 from leanbayes.train.norms import fix_statistics
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def fit(
         kl_weight: a number, or a schedule of the share of training done.
         samples: draws a step.
         n_data: examples in the training set; counted from the data set where it has a length.
-        validate: batches to measure after each epoch, at the mean of the weights' one-draw nll.
+        validate: batches whose mean nll is measured after each epoch, with one draw a batch.
         patience: stop after so many epochs without a better validation nll.
         clip: largest norm of the gradient.
         micro_batches: parts of each batch, one after the other, each with a draw of its own.
@@ -128,76 +128,139 @@ def fit(
         output: picks the tensor that matters from what the model returns.
     """
     _check(epochs, micro_batches, patience, validate, checkpoint_every)
-    weight = constant(kl_weight) if isinstance(kl_weight, int | float) else kl_weight
     batches, count = _length(train), _size(train) if n_data is None else n_data
     accelerator = _accelerator(mixed_precision)
-    settings = _Settings(count, samples, output)
-    objective = _Objective(model, likelihood, settings)
-    hold = isinstance(model, Bayesian) if hold_statistics is None else hold_statistics
+    objective = _Objective(model, likelihood, _Settings(count, samples, output))
     chosen = _optimizer(optimizer, model, likelihood, lr, scale_lr, weight_decay)
     rates = _schedule(schedule)(chosen, epochs * batches)
     wrapped, chosen = accelerator.prepare(objective, chosen)
-    loader = accelerator.prepare(train) if isinstance(train, DataLoader) else train
     place: dict[str, Any] = {"epoch": 0, "batch": 0, "step": 0, "sums": [0.0] * 3, "epochs": [], "best": None}
     place["run"] = {"epochs": epochs, "batches": batches, "n_data": count, "seed": seed, "parts": micro_batches}
-    training = Training(objective, chosen, rates, place)
-    store = None if checkpoint is None else Checkpoints(Path(checkpoint), keep)
-    best = _Best(objective, store)
-    resumed = False
-    if store is not None:
-        run = dict(place["run"])
-        resumed = store.restore(training)
-        if place["run"] != run:
-            raise InputError(
-                f"{checkpoint} holds a training with {place['run']}, this one has {run}; give another folder"
-            )
-
-    def save() -> None:
-        if store is not None and accelerator.is_main_process:
-            store.save(training, place["step"])
-        accelerator.wait_for_everyone()
-
+    run = _Run(
+        objective=objective,
+        wrapped=wrapped,
+        training=Training(objective, chosen, rates, place),
+        accelerator=accelerator,
+        data=train,
+        loader=_shared(train, accelerator),
+        weight=constant(kl_weight) if isinstance(kl_weight, int | float) else kl_weight,
+        clip=clip,
+        hold=isinstance(model, Bayesian) if hold_statistics is None else hold_statistics,
+        store=None if checkpoint is None else Checkpoints(Path(checkpoint), keep),
+        every=checkpoint_every,
+    )
+    run.resume()
+    best = _Best(objective, run.store)
     while place["epoch"] < epochs and not _settled(place, patience):
-        epoch, begin = place["epoch"], time.perf_counter()
-        wrapped.train()
-        if hold:
-            fix_statistics(objective)
-        with _ordered(train, _mix(seed, "order", epoch)):
-            source = iter(loader)
-            state = torch.get_rng_state() if resumed else None
-            for _ in range(place["batch"]):
-                next(source)
-            if state is not None:
-                torch.set_rng_state(state)
-            elif place["batch"] == 0:
-                torch.manual_seed(_mix(seed, "model", epoch, accelerator.process_index))
-            resumed = False
-            for batch in source:
-                done = place["step"] / (epochs * batches)
-                found = _step(wrapped, training, accelerator, batch, weight(done), clip, micro_batches, seed)
-                place["sums"] = [total + value for total, value in zip(place["sums"], found, strict=True)]
-                place["batch"] += 1
-                place["step"] += 1
-                if checkpoint_every is not None and place["step"] % checkpoint_every == 0:
-                    save()
-        means = [total / max(place["batch"], 1) for total in place["sums"]]
-        score = (
-            None if validate is None else _validation(objective, validate, accelerator, _mix(seed, "validate", epoch))
-        )
-        loss, nll, kl = means
-        share = place["step"] / (epochs * batches)
-        row = Epoch(epoch, loss, nll, kl, weight(share), score, time.perf_counter() - begin)
+        begin = time.perf_counter()
+        loss, nll, kl = run.epoch()
+        epoch, score = place["epoch"], None
+        if validate is not None:
+            score = _validation(objective, validate, accelerator, _mix(seed, "validate", epoch))
+        row = Epoch(epoch, loss, nll, kl, run.kl_weight(), score, time.perf_counter() - begin)
         place["epochs"].append(asdict(row))
         if score is not None and (place["best"] is None or score < place["epochs"][place["best"]]["validation"]):
             place["best"] = epoch
             best.keep()
         place |= {"epoch": epoch + 1, "batch": 0, "sums": [0.0] * 3}
-        save()
+        run.save()
         for callback in callbacks:
             callback(row)
     if place["best"] is not None:
         best.bring_back()
     return History([Epoch(**row) for row in place["epochs"]], place["best"])
+
+
+@dataclass
+class _Run:
+    """A training under way. All that changes is in ``training``, and so in every checkpoint."""
+
+    objective: "_Objective"
+    wrapped: nn.Module
+    training: Training
+    accelerator: "Accelerator"
+    data: Iterable[Any]
+    loader: Iterable[Any]
+    weight: Schedule
+    clip: float | None
+    hold: bool
+    store: Checkpoints | None
+    every: int | None
+
+    def __post_init__(self) -> None:
+        self.place = self.training.progress
+        self.settings = dict(self.place["run"])
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one and it is of this training."""
+        if self.store is not None and self.store.restore(self.training) and self.place["run"] != self.settings:
+            raise InputError(
+                f"{self.store.folder} holds a training with {self.place['run']}, this one has {self.settings}; "
+                "give another folder"
+            )
+
+    def save(self) -> None:
+        """Write a checkpoint, by one process for all."""
+        if self.store is not None and self.accelerator.is_main_process:
+            self.store.save(self.training, self.place["step"])
+        self.accelerator.wait_for_everyone()
+
+    def kl_weight(self) -> float:
+        """As the schedule has it now."""
+        return self.weight(self.place["step"] / (self.settings["epochs"] * self.settings["batches"]))
+
+    def epoch(self) -> list[float]:
+        """The rest of an epoch, or all of it; the means of loss, nll and KL over all its batches."""
+        place, seed = self.place, self.settings["seed"]
+        self.wrapped.train()
+        if self.hold:
+            fix_statistics(self.objective)
+        with _ordered(self.data, _mix(seed, "order", place["epoch"])):
+            source = iter(self.loader)
+            for _ in range(place["batch"]):
+                next(source)
+            if place["batch"] == 0:
+                seed_all(_mix(seed, "model", place["epoch"], self.accelerator.process_index))
+            elif self.store is not None:
+                self.store.set_random_states()  # passing over the batches has used some
+            for batch in source:
+                found = self.step(batch)
+                place["sums"] = [total + value for total, value in zip(place["sums"], found, strict=True)]
+                place["batch"] += 1
+                place["step"] += 1
+                if self.every is not None and place["step"] % self.every == 0:
+                    self.save()
+        return [total / max(place["batch"], 1) for total in place["sums"]]
+
+    def step(self, batch: Any) -> list[float]:
+        """One optimizer step over the parts of a batch; loss, nll and KL, the means over parts and processes."""
+        x, y = map_tensors(lambda leaf: leaf.to(self.accelerator.device), split_batch(batch))
+        size, parts, step = batch_size(x), self.settings["parts"], self.place["step"]
+        if size < parts:
+            raise InputError(f"a batch of {size} cannot be cut in {parts} parts; lower micro_batches")
+        training, accelerator = self.training, self.accelerator
+        training.optimizer.zero_grad()
+        sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+        bounds = [size * part // parts for part in range(parts + 1)]
+        for part in range(parts):
+            rows = slice(bounds[part], bounds[part + 1])
+            noise = torch.Generator(device=accelerator.device)
+            noise.manual_seed(_mix(self.settings["seed"], "noise", step, accelerator.process_index * parts + part))
+            try:
+                found = self.wrapped(take(x, rows), take(y, rows), self.kl_weight(), noise)
+            except NonFinite as error:
+                where = f"step {step}, epoch {self.place['epoch']}"
+                raise NonFinite(f"{where}: {error}{_culprit(training.modules)}") from error
+            share = (bounds[part + 1] - bounds[part]) / size
+            accelerator.backward(found[0] * share)
+            sums += share * torch.stack([value.detach().double() for value in found])
+        if self.clip is not None:
+            accelerator.clip_grad_norm_(training.modules.parameters(), self.clip)
+        training.optimizer.step()
+        if training.schedule is not None:
+            training.schedule.step()
+        means: Tensor = accelerator.reduce(sums, reduction="mean")
+        return [float(value) for value in means]
 
 
 @dataclass(frozen=True)
@@ -228,46 +291,6 @@ class _Objective(nn.Module):
             output=self.settings.output,
         )
         return found.loss, found.nll, found.kl
-
-
-def _step(
-    wrapped: nn.Module,
-    training: Training,
-    accelerator: "Accelerator",
-    batch: Any,
-    kl_weight: float,
-    clip: float | None,
-    parts: int,
-    seed: int,
-) -> list[float]:
-    """One optimizer step over the parts of a batch; the means of loss, nll and KL over all parts and processes."""
-    x, y = split_batch(batch)
-    size, step = batch_size(x), training.progress["step"]
-    if size < parts:
-        raise InputError(f"a batch of {size} cannot be cut in {parts} parts; lower micro_batches")
-    training.optimizer.zero_grad()
-    sums = torch.zeros(3, dtype=torch.float64)
-    bounds = [size * part // parts for part in range(parts + 1)]
-    for part in range(parts):
-        rows = slice(bounds[part], bounds[part + 1])
-        noise = torch.Generator(device=accelerator.device)
-        noise.manual_seed(_mix(seed, "noise", step, accelerator.process_index * parts + part))
-        try:
-            found = wrapped(take(x, rows), take(y, rows), kl_weight, noise)
-        except NonFinite as error:
-            raise NonFinite(
-                f"step {step}, epoch {training.progress['epoch']}: {error}{_culprit(training.modules)}"
-            ) from error
-        share = (bounds[part + 1] - bounds[part]) / size
-        accelerator.backward(found[0] * share)
-        sums += share * torch.stack([value.detach().double().to("cpu") for value in found])
-    if clip is not None:
-        accelerator.clip_grad_norm_(training.modules.parameters(), clip)
-    training.optimizer.step()
-    if training.schedule is not None:
-        training.schedule.step()
-    means: Tensor = accelerator.reduce(sums.to(accelerator.device), reduction="mean")
-    return [float(value) for value in means]
 
 
 @torch.no_grad()
@@ -316,6 +339,17 @@ def _accelerator(mixed_precision: str | None) -> "Accelerator":
     return Accelerator(mixed_precision=mixed_precision, dataloader_config=sharing)
 
 
+def _shared(train: Iterable[Any], accelerator: "Accelerator") -> Iterable[Any]:
+    """Each process's share of the batches.
+
+    On one process the loader stays as it is: accelerate's reads a batch ahead, under random states that are then gone.
+    """
+    if accelerator.num_processes == 1 or not isinstance(train, DataLoader):
+        return train
+    prepared: Iterable[Any] = accelerator.prepare(train)
+    return prepared
+
+
 def _mix(*parts: object) -> int:
     """A seed from any number of parts, without the correlations of sums."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest(), "big")
@@ -327,11 +361,10 @@ def _ordered(loader: Iterable[Any], seed: int) -> Iterator[None]:
     if not isinstance(loader, DataLoader):
         yield
         return
-    generator = torch.Generator().manual_seed(seed)
     holders = [holder for holder in (loader, loader.sampler) if holder is loader or isinstance(holder, RandomSampler)]
     before = [holder.generator for holder in holders]
-    for holder in holders:
-        holder.generator = generator
+    for holder in holders:  # one each: what the loader draws for its workers must not shift the order
+        holder.generator = torch.Generator().manual_seed(seed)
     try:
         yield
     finally:
