@@ -80,8 +80,11 @@ def predict(
         model: a `Bayesian`; any other module is a predictor that is sure of its weights (one pass).
         x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         likelihood: how outputs become probabilities; `Categorical` by default.
-        samples: how many draws; ``"auto"`` draws for each input until the standard error of its total uncertainty is
-            at most ``tolerance``. Inputs that are sure stop first.
+        samples: how many draws; ``"auto"`` draws for each input until its total uncertainty has settled: until its
+            standard error, with a margin for how few draws tell it, is at most ``tolerance`` · √(draws / min_samples).
+            Inputs that are sure stop first. The root spends draws where they help: one more draw lowers the squared
+            error by SE²/draws, and all inputs stop where that is equal, which for a given number of draws in all makes
+            the sum of squared errors least (Neyman allocation).
         tolerance: nats, for ``samples="auto"``.
         min_samples: at least so many, for ``samples="auto"``; by default as many as the likelihood says.
         max_samples: at most so many, for ``samples="auto"``.
@@ -177,7 +180,10 @@ def _predict(source: "_Draws", likelihood: Likelihood, rounds: _Rounds, keep: bo
             part = None if centre is None else centre[rows]
             counts = drawn[:, rows]
             error, bias = _jackknife(likelihood, sums[:, rows], counts, part)
-            open_rows = rows[~(error * _caution((counts > 0).sum(0)) + bias <= rounds.tolerance)]
+            allowed = (
+                rounds.tolerance * (counts.sum(0) / rounds.first).sqrt()
+            )  # what the next draw is worth, for all alike
+            open_rows = rows[~(error * _caution((counts > 0).sum(0)) + bias <= allowed)]
             if len(open_rows) == 0:
                 break
             if len(open_rows) < len(rows):
