@@ -50,7 +50,11 @@ def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
 
 def _own_arguments() -> list[str]:
     script = Path(sys.argv[0]).resolve()
-    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *sys.argv[1:]]
+    given = sys.argv[1:]
+    if "--out" in given:  # where it was written is of one machine, and changes no figure
+        at = given.index("--out")
+        given = given[:at] + given[at + 2 :]
+    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *given]
 
 
 def _surroundings() -> dict[str, Any]:

@@ -14,7 +14,7 @@ def fix_statistics(model: Module) -> Module:
 
     In train mode a batch norm divides by the statistics of the batch, which are those of the present weight draw. It
     undoes every change of scale and shift that the draw made before it, so the loss does not feel that noise, the KL
-    widens it to the prior, and in eval mode, where the statistics no longer follow the draw, the prediction is ruined.
+    widens it to the prior, and in eval mode, where the statistics no longer follow the draw, the prediction is worse.
     With held statistics, training sees what prediction will see (`benchmarks/batch_norm.py` measures both).
 
     >>> model = fix_statistics(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train())
