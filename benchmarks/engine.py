@@ -99,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--predict-rounds", type=int, default=5)
+    parser.add_argument("--predict-rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS / "engine.json")
     options = parser.parse_args()
     torch.manual_seed(0)

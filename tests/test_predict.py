@@ -294,7 +294,8 @@ def test_automatic_draws_of_one_input_are_its_own() -> None:
         torch.testing.assert_close(getattr(found, name)[first], getattr(direct, name)[first])
 
 
-def test_automatic_draws_go_to_the_inputs_that_asked_for_them() -> None:
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 5, 8])
+def test_automatic_draws_go_to_the_inputs_that_asked_for_them(batch_size: int | None) -> None:
     """Eight inputs, each with a weight of its own: rows leave one by one, and keep their own mean and variance x²σ²."""
     bnn = lb.Bayesian(nn.Linear(8, 1, bias=False, dtype=torch.float64), posterior=lb.Normal(0.5))
     sizes = torch.tensor([0.1, 6.0, 0.7, 3.0, 0.3, 9.0, 1.5, 0.01], dtype=torch.float64)
@@ -307,6 +308,7 @@ def test_automatic_draws_go_to_the_inputs_that_asked_for_them() -> None:
         tolerance=0.05,
         min_samples=16,
         max_samples=400,
+        batch_size=batch_size,
         generator=seeded(),
     )
     assert len(found.draws.unique()) > 2
@@ -314,6 +316,25 @@ def test_automatic_draws_go_to_the_inputs_that_asked_for_them() -> None:
     assert ((found.mean - x @ bnn.model.weight.detach().T).abs() < 5 * (variance / draws).sqrt()).all()
     ratio = found.epistemic / variance  # χ² with draws − 1 degrees of freedom, each over its own number
     assert ((ratio > 0.2) & (ratio < 1 + 5 * (2 / draws).sqrt())).all()
+
+
+def test_stubborn_inputs_of_all_batches_are_drawn_together() -> None:
+    """One open input in each of ten batches of ten: the later rounds see them as one batch."""
+    sizes: list[int] = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            sizes.append(len(x))
+            return super().forward(x)
+
+    bnn = lb.Bayesian(Watched(3, 4, bias=False), posterior=lb.Normal(0.8))
+    x = torch.zeros(100, 3)
+    x[::10] = 4.0
+    found = lb.predict(
+        bnn, x, samples="auto", tolerance=1e-6, max_samples=64, batch_size=10, method="loop", generator=seeded()
+    )
+    assert sizes == [10] * (10 * 4 + 60)
+    assert found.draws.tolist() == ([64] + [4] * 9) * 10
 
 
 @pytest.mark.parametrize("likelihood", ["classes", "regression"])

@@ -18,7 +18,7 @@ from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.calls import Inputs, call, call_with, map_tensors, prediction_tensor, take
 from leanbayes.calls import batch_size as size_of
 from leanbayes.errors import InputError, NonFinite, UnknownName
-from leanbayes.likelihood import Categorical, Likelihood
+from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.shared import Diverged, SharedPrefix
@@ -115,14 +115,8 @@ def predict(
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     with _as_in_eval(model, likelihood), torch.no_grad():
         weights = model.weights() if isinstance(model, Bayesian) else {}
-        parts = []
-        for start in range(0, size, step):
-            part = take(x, slice(start, start + step))
-            source = _Draws(
-                model, weights, part, propagate=propagate, method=method, generator=generator, output=output
-            )
-            parts.append(_predict(source, likelihood, rounds, keep_samples))
-    return parts[0] if len(parts) == 1 else _joined(parts)
+        source = _Draws(model, weights, x, propagate=propagate, method=method, generator=generator, output=output)
+        return _Predicting(source, likelihood, rounds, keep_samples, step).run(size)
 
 
 class _Rounds:
@@ -141,106 +135,148 @@ class _Rounds:
         if isinstance(samples, int):
             self.first = self.limit = samples
 
-    def next(self, done: int) -> int:
-        """How many draws to add: half as many again, within the limit."""
-        return min(self.first if done == 0 else max(2, done // 2), self.limit - done)
+        self.ends = [self.first]  # draws in all after each round: half as many again
+        while self.ends[-1] < self.limit:
+            self.ends.append(min(self.ends[-1] + max(2, self.ends[-1] // 2), self.limit))
 
 
-def _predict(source: "_Draws", likelihood: Likelihood, rounds: _Rounds, keep: bool) -> Prediction:
-    """Stream draws into group sums; inputs whose estimate has settled leave the batch."""
-    kept: list[Tensor] = []
+@dataclass
+class _Rows:
+    """Inputs on their way: their places in the batch, and sums over draws in groups (groups, inputs, features, ...)."""
+
+    places: Tensor
+    sums: Tensor | None = None
     centre: Tensor | None = None
-    sums: Tensor | None = None  # (groups, N, features, ...)
-    drawn = torch.zeros(0)
-    active: Tensor | None = None  # rows that still need draws; None for all
-    done, whole = 0, source.inputs
-    while done < rounds.limit:
-        for out in source.take(rounds.next(done)):
-            if sums is None:
-                centre = likelihood.centre(out)
-                first = likelihood.statistics(out, centre)
-                sums = first.new_zeros(min(_GROUPS, rounds.limit), *first.shape)
-                drawn = torch.zeros(len(sums), len(first), dtype=torch.long, device=first.device)
-            group = done % len(sums)
-            if active is None:
-                sums[group] += likelihood.statistics(out, centre)
-                drawn[group] += 1
-            else:
-                part = None if centre is None else centre[active]
-                sums[group].index_add_(0, active, likelihood.statistics(out, part).to(sums.dtype))
-                drawn[group, active] += 1
-            if keep:
-                kept.append(likelihood.predictive(out))
-            done += 1
-        assert sums is not None
-        if not torch.isfinite(sums).all():
-            raise NonFinite("the model's output has NaN or infinite values; check the inputs and the weights")
-        if rounds.auto and done < rounds.limit:
-            rows = torch.arange(sums.shape[1], device=sums.device) if active is None else active
-            part = None if centre is None else centre[rows]
-            counts = drawn[:, rows]
-            error, bias = _jackknife(likelihood, sums[:, rows], counts, part)
-            allowed = (
-                rounds.tolerance * (counts.sum(0) / rounds.first).sqrt()
-            )  # what the next draw is worth, for all alike
-            open_rows = rows[~(error * _caution((counts > 0).sum(0)) + bias <= allowed)]
-            if len(open_rows) == 0:
-                break
-            if len(open_rows) < len(rows):
-                active = open_rows
-                source = source.only(take(whole, open_rows))
-    assert sums is not None
-    counts = drawn.sum(0)
-    found = likelihood.uncertainty(_averages(sums, drawn), counts, centre)
-    error, _ = _jackknife(likelihood, sums, drawn, centre)
-    return Prediction(
-        found.mean, found.total, found.aleatoric, found.epistemic,
-        error, counts, torch.stack(kept) if keep else None,
-    )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def part(self, rows: Tensor | slice) -> "_Rows":
+        """Some of them."""
+        centre = None if self.centre is None else self.centre[rows]
+        return _Rows(self.places[rows], None if self.sums is None else self.sums[:, rows], centre)
+
+    @staticmethod
+    def joined(parts: "list[_Rows]") -> "_Rows":
+        """All together."""
+        sums = torch.cat([part.sums for part in parts if part.sums is not None], dim=1)
+        centres = [part.centre for part in parts if part.centre is not None]
+        return _Rows(torch.cat([part.places for part in parts]), sums, torch.cat(centres) if centres else None)
 
 
-def _averages(sums: Tensor, drawn: Tensor) -> Tensor:
-    return sums.sum(0) / _like(drawn.sum(0), sums)
+class _Predicting:
+    """Draws stream into group sums, in rounds; inputs whose estimate has settled leave.
 
-
-def _jackknife(likelihood: Likelihood, sums: Tensor, drawn: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Standard error and size of the bias of the total uncertainty in nats, for each input.
-
-    One group of draws is left out at a time. Few draws make the entropy of their mean too small: that is the bias.
-    Both are averaged over the pixels or labels of an input.
+    What a batch leaves open waits for its like from other batches, for a few inputs cost nearly as much a draw as a
+    full batch. Less than one batch waits for each round, so memory does not grow with the number of inputs.
     """
-    total, counts = sums.sum(0), drawn.sum(0)
-    used = drawn > 0  # an input that left early has filled fewer groups
-    groups = used.sum(0)
-    left_out = []
-    for group in range(len(sums)):
-        count = (counts - drawn[group]).clamp_min(1)
-        averages = (total - sums[group]) / _like(count, sums)
-        left_out.append(likelihood.nats(likelihood.uncertainty(averages, count, centre)))
-    values = torch.stack(left_out)
-    weights = used.view(*used.shape, *[1] * (values.dim() - 2)).to(values.dtype)
-    n = _like(groups, values).clamp_min(1)
-    mean = (values * weights).sum(0) / n
-    error = (((values - mean).square() * weights).sum(0) * (n - 1) / n).sqrt()
-    whole = likelihood.nats(likelihood.uncertainty(total / _like(counts, sums), counts, centre))
-    bias = ((n - 1) * (mean - whole)).abs()
-    if error.dim() > 1:
-        error, bias = error.flatten(1).mean(1), bias.flatten(1).mean(1)
-    return torch.where(groups > 1, error, torch.inf), torch.where(groups > 1, bias, torch.inf)
+
+    def __init__(self, source: "_Draws", likelihood: Likelihood, rounds: _Rounds, keep: bool, batch: int) -> None:
+        self.source, self.likelihood, self.rounds, self.keep, self.batch = source, likelihood, rounds, keep, batch
+        self.whole = source.inputs
+        self.waiting: list[list[_Rows]] = [[] for _ in rounds.ends]
+        self.found: list[tuple[Tensor, Prediction]] = []
+
+    def run(self, size: int) -> Prediction:
+        """Every input, in its place."""
+        for start in range(0, size, self.batch):
+            self._round(0, _Rows(torch.arange(start, min(start + self.batch, size))))
+        for level in range(1, len(self.waiting)):
+            if self.waiting[level]:
+                self._round(level, _Rows.joined(self.waiting[level]))
+        places = torch.cat([places for places, _ in self.found])
+        return _joined([found for _, found in self.found], places)
+
+    def _round(self, level: int, rows: _Rows) -> None:
+        kept = self._draw(level, rows)
+        assert rows.sums is not None
+        last, draws = level + 1 == len(self.rounds.ends), self.rounds.ends[level]
+        settled = torch.ones(len(rows), dtype=torch.bool) if last else self._settled(rows, draws)
+        settled = settled.to(rows.places.device)
+        if settled.any():
+            some = rows if settled.all() else rows.part(settled.nonzero()[:, 0])
+            self.found.append((some.places, self._prediction(some, draws, kept)))
+        if settled.all():
+            return
+        self.waiting[level + 1].append(rows.part((~settled).nonzero()[:, 0]))
+        if sum(len(part) for part in self.waiting[level + 1]) >= self.batch:
+            together = _Rows.joined(self.waiting[level + 1])
+            self.waiting[level + 1] = [together.part(slice(self.batch, None))] if len(together) > self.batch else []
+            self._round(level + 1, together.part(slice(self.batch)))
+
+    def _draw(self, level: int, rows: _Rows) -> list[Tensor]:
+        """Add the draws of one round to the sums; what each predicts, if that is to be kept."""
+        span = slice(int(rows.places[0]), int(rows.places[-1]) + 1) if level == 0 else rows.places
+        self.source = self.source.only(take(self.whole, span))
+        done, end = self.rounds.ends[level - 1] if level else 0, self.rounds.ends[level]
+        kept = []
+        for draw, out in enumerate(self.source.take(end - done), start=done):
+            if rows.sums is None:
+                rows.centre = self.likelihood.centre(out)
+                first = self.likelihood.statistics(out, rows.centre)
+                rows.sums = first.new_zeros(min(_GROUPS, self.rounds.limit), *first.shape)
+            rows.sums[draw % len(rows.sums)] += self.likelihood.statistics(out, rows.centre)
+            if self.keep:
+                kept.append(self.likelihood.predictive(out))
+        assert rows.sums is not None
+        if not torch.isfinite(rows.sums).all():
+            raise NonFinite("the model's output has NaN or infinite values; check the inputs and the weights")
+        return kept
+
+    def _settled(self, rows: _Rows, draws: int) -> Tensor:
+        """Whose standard error, with caution, is worth no more draws."""
+        error, bias = self._jackknife(rows, draws)
+        allowed = self.rounds.tolerance * math.sqrt(
+            draws / self.rounds.first
+        )  # what the next draw is worth, for all alike
+        return error * _caution(min(draws, _GROUPS)) + bias <= allowed
+
+    def _prediction(self, rows: _Rows, draws: int, kept: list[Tensor]) -> Prediction:
+        assert rows.sums is not None
+        found = self._uncertainty(rows.sums.sum(0), draws, rows.centre)
+        error, _ = self._jackknife(rows, draws)
+        counts = torch.full((len(rows),), draws, device=found.mean.device)
+        samples = torch.stack(kept) if self.keep else None
+        return Prediction(found.mean, found.total, found.aleatoric, found.epistemic, error, counts, samples)
+
+    def _uncertainty(self, sums: Tensor, draws: int, centre: Tensor | None) -> Uncertainty:
+        counts = torch.full((len(sums),), draws, device=sums.device)
+        return self.likelihood.uncertainty(sums / draws, counts, centre)
+
+    def _jackknife(self, rows: _Rows, draws: int) -> tuple[Tensor, Tensor]:
+        """Standard error and size of the bias of the total uncertainty in nats, for each input.
+
+        One group of draws is left out at a time. Few draws make the entropy of their mean too small: that is the bias.
+        Both are averaged over the pixels or labels of an input.
+        """
+        assert rows.sums is not None
+        sums, total = rows.sums, rows.sums.sum(0)
+        groups = min(draws, len(sums))
+        if groups < 2:
+            unknown = torch.full((len(rows),), torch.inf, dtype=sums.dtype, device=sums.device)
+            return unknown, unknown
+        left_out = []
+        for group in range(groups):
+            count = draws - len(range(group, draws, groups))
+            left_out.append(self.likelihood.nats(self._uncertainty(total - sums[group], count, rows.centre)))
+        values = torch.stack(left_out)
+        mean = values.mean(0)
+        error = ((values - mean).square().mean(0) * (groups - 1)).sqrt()
+        whole = self.likelihood.nats(self._uncertainty(total, draws, rows.centre))
+        bias = (groups - 1) * (mean - whole).abs()
+        if error.dim() > 1:
+            error, bias = error.flatten(1).mean(1), bias.flatten(1).mean(1)
+        return error, bias
 
 
-def _caution(groups: Tensor) -> Tensor:
+def _caution(groups: int) -> float:
     """How many times larger than estimated from so few groups an error may be, but for one time in twenty: √(ν/χ²_ν).
 
     Without it inputs would stop when their error happens to look small. The χ² quantile is Wilson and Hilferty's.
     """
-    freedom = (groups - 1).clamp_min(1).to(torch.float32)
-    quantile = freedom * (1 - 2 / (9 * freedom) + _DOUBT * (2 / (9 * freedom)).sqrt()).clamp_min(0.05) ** 3
-    return (freedom / quantile).sqrt()
-
-
-def _like(counts: Tensor, sums: Tensor) -> Tensor:
-    return counts.view(-1, *[1] * (sums.dim() - 2)).to(sums.dtype)
+    freedom = max(groups - 1, 1)
+    root = 1 - 2 / (9 * freedom) + _DOUBT * math.sqrt(2 / (9 * freedom))
+    return float(max(root, 0.05) ** -1.5)
 
 
 class _Draws:
@@ -274,9 +310,11 @@ class _Draws:
         self.buffers: dict[str, Tensor] = {}
 
     def only(self, inputs: Inputs) -> "_Draws":
-        """The same for other inputs."""
+        """The same for other inputs; of another number, another way of drawing may be the fastest."""
         other = copy.copy(self)
         other.inputs, other.ready, other.recorded, other.prefix = inputs, [], False, None
+        if self.method != "loop" and size_of(inputs) != size_of(self.inputs):
+            other.chunk = 1
         return other
 
     def take(self, count: int) -> Iterator[Any]:
@@ -405,10 +443,15 @@ def _as_in_eval(*modules: nn.Module) -> Iterator[None]:
             child.training = mode
 
 
-def _joined(parts: list[Prediction]) -> Prediction:
-    def join(name: str, axis: int = 0) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts], dim=axis)
+def _joined(parts: list[Prediction], places: Tensor) -> Prediction:
+    """One prediction, each input in its place."""
+    if len(parts) == 1 and torch.equal(places, torch.arange(len(places))):
+        return parts[0]
+    order = places.argsort()
+
+    def join(name: str) -> Tensor:
+        return torch.cat([getattr(part, name) for part in parts])[order]
 
     names = ("mean", "total", "aleatoric", "epistemic", "standard_error", "draws")
-    samples = None if parts[0].samples is None else join("samples", 1)
-    return Prediction(**{name: join(name) for name in names}, samples=samples)
+    kept = [part.samples for part in parts if part.samples is not None]
+    return Prediction(**{name: join(name) for name in names}, samples=torch.cat(kept, dim=1) if kept else None)
