@@ -6,7 +6,8 @@ from scipy import stats
 from torch import nn
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.posterior.noise import standard_normal
+from leanbayes.ops.normal import fill
+from leanbayes.posterior.noise import shifted_normal, standard_normal
 
 LARGE = 3 * 2**18 + 5  # three full pieces, and a short one
 
@@ -33,10 +34,75 @@ def test_a_large_tensor_is_standard_normal(dtype):
 
 
 def test_the_pieces_are_independent():
-    pieces = large()[: 3 * 2**18].view(3, -1)
-    off_diagonal = torch.corrcoef(pieces) - torch.eye(3)
-    assert off_diagonal.abs().max() < 5 / math.sqrt(2**18)
-    assert len(large().unique()) == LARGE
+    pieces = large(torch.float32)[: 3 * 2**18].double().view(3, -1)
+    for moment in (pieces, pieces.square()):
+        off_diagonal = torch.corrcoef(moment) - torch.eye(3)
+        assert off_diagonal.abs().max() < 5 / math.sqrt(2**18)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 8, 255, 256, 257, 512, 2**17])
+def test_neighbours_are_independent(lag):
+    """256 apart are the cosine and the sine of one angle, at one radius."""
+    noise = large(torch.float32).double()
+    for left, right in ((noise, noise), (noise.square(), noise.square()), (noise, noise.square())):
+        pair = torch.stack([left[:-lag], right[lag:]])
+        assert abs(torch.corrcoef(pair)[0, 1].item()) < 5 / math.sqrt(LARGE - lag)
+
+
+def test_neighbouring_seeds_are_independent():
+    first, second = (fill(torch.empty(LARGE), seed) for seed in (7, 8))
+    assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1].item()) < 5 / math.sqrt(LARGE)
+    assert not torch.isin(first[:1000], second).all()
+
+
+def test_the_kernel_against_float64():
+    """SplitMix64's published first outputs for seed 1234567, then Box and Muller's formula in double precision."""
+    state, outputs = 1234567, []
+    for _ in range(3):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = state
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        outputs.append(z ^ (z >> 31))
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    noise = fill(torch.empty(512), (1234567 + 0x9E3779B97F4A7C15) % 2**64).double()  # the first counter is the seed
+    for i, z in enumerate(outputs):
+        radius = math.sqrt(-2 * math.log(((z >> 33) + 0.5) / 2**31))
+        angle = 2 * math.pi * (z % 2**32) / 2**32
+        assert noise[i].item() == pytest.approx(radius * math.cos(angle), abs=2e-6)
+        assert noise[256 + i].item() == pytest.approx(radius * math.sin(angle), abs=2e-6)
+
+
+def test_the_tails_are_there_and_every_number_is_finite():
+    noise = fill(torch.empty(2**24), 3)
+    assert torch.isfinite(noise).all()
+    for bound in (3.0, 4.0, 5.0):
+        expected = 2**24 * 2 * stats.norm.sf(bound)
+        assert abs((noise.abs() > bound).sum().item() - expected) < 5 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize("size", [2**17, 2**17 + 1, 2**18 + 511, 2**18 + 513])
+def test_a_draw_is_the_sample_of_the_same_noise(size):
+    mean, spread = torch.randn(size), torch.rand(size)
+    noise = standard_normal((size,), mean, generator())
+    expected = mean + spread * noise
+    out = torch.empty(size)
+    assert shifted_normal(mean, spread, generator(), out) is out
+    for found in (out, shifted_normal(mean, spread, generator())):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    strided = shifted_normal(mean.repeat_interleave(2)[::2], spread, generator())
+    torch.testing.assert_close(strided, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_of_a_draw_are_those_of_the_same_noise():
+    mean, spread = torch.randn(2**17, requires_grad=True), torch.rand(2**17, requires_grad=True)
+    noise = standard_normal((2**17,), mean, generator())
+    drawn = shifted_normal(mean, spread, generator())
+    found = torch.autograd.grad(drawn.square().sum(), (mean, spread), create_graph=True)
+    torch.testing.assert_close(found[0], 2 * drawn)
+    torch.testing.assert_close(found[1], 2 * drawn * noise)
+    (twice,) = torch.autograd.grad(found[1].sum(), spread)
+    torch.testing.assert_close(twice, 2 * noise.square())
 
 
 def test_reproducible_whatever_the_number_of_threads():

@@ -12,7 +12,7 @@ from torch.distributions import Normal as TorchNormal
 from leanbayes.errors import InputError
 from leanbayes.posterior.family import Family
 from leanbayes.posterior.initial import GaussianRho, InitialScale, RelativeScale, initial_rho
-from leanbayes.posterior.noise import standard_normal
+from leanbayes.posterior.noise import shifted_normal, standard_normal
 
 __all__ = ["Normal"]
 
@@ -58,6 +58,12 @@ class Normal(Family):
     def sample(self, mean: Tensor, spread: Tensor, noise: Tensor, out: Tensor | None = None) -> Tensor:
         """μ + σξ in one sweep."""
         return torch.addcmul(mean, spread, noise, out=out)
+
+    def draw(
+        self, mean: Tensor, spread: Tensor, generator: torch.Generator | None, out: Tensor | None = None
+    ) -> Tensor:
+        """μ + σξ, on the CPU without storing ξ."""
+        return shifted_normal(mean, spread, generator, out)
 
     def variance(self, spread: Tensor) -> Tensor:
         """σ²."""

@@ -41,6 +41,19 @@ class RandomWeight:
         """Fresh ξ for the random coordinates."""
         return self.family.noise(self.spread, samples, generator)
 
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        """The weight for fresh noise: the same that ``sample`` gives for ``noise`` of that generator."""
+        if self.index is None:
+            return self.family.draw(self.mean, self.spread, generator)
+        return self.sample(self.noise(generator))
+
+    def draw_into(self, buffer: Tensor, generator: torch.Generator | None = None) -> None:
+        """The same, written into a copy of the mean."""
+        if self.index is None:
+            self.family.draw(self.mean, self.spread, generator, buffer)
+        else:
+            self.sample_into(buffer, self.noise(generator))
+
     def sample(self, noise: Tensor) -> Tensor:
         """The weight that ``noise`` stands for; a leading axis of draws is kept."""
         if self.index is None:

@@ -10,4 +10,4 @@ __all__ = ["stand_in"]
 
 def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
     """A plain tensor: w = μ + σξ at the random coordinates, μ elsewhere."""
-    return weight.sample(weight.noise(generator))
+    return weight.draw(generator)

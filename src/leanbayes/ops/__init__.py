@@ -1,0 +1,1 @@
+"""Kernels for the CPU, where torch's own operations cost too much."""
