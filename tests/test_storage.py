@@ -342,16 +342,24 @@ def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], An
 
 
 CHANGES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], Any]] = {
-    "no ties": lambda header, tensors: header.pop("ties"),
-    "no random": lambda header, tensors: header.pop("random"),
-    "no posterior": lambda header, tensors: header.pop("posterior"),
-    "no kl": lambda header, tensors: header.pop("kl"),
-    "unknown family": lambda header, tensors: header["posterior"].update(type="Wizard"),
-    "unknown estimator": lambda header, tensors: header["kl"].update(type="Guess"),
-    "unknown propagation": lambda header, tensors: header.update(propagate="telepathy"),
-    "unknown prior": lambda header, tensors: header.update(prior={"distribution": "Nonsense", "fields": {}}),
-    "a function as prior": lambda header, tensors: header.update(prior={"distribution": "kl_divergence", "fields": {}}),
-    "unknown tensor": lambda header, tensors: header["random"].update({"9.weight": True}),
+    "no ties": lambda header, tensors: header["root"].pop("ties"),
+    "no random": lambda header, tensors: header["root"].pop("random"),
+    "no posterior": lambda header, tensors: header["root"].pop("posterior"),
+    "no kl": lambda header, tensors: header["root"].pop("kl"),
+    "no root": lambda header, tensors: header.pop("root"),
+    "no type": lambda header, tensors: header["root"].pop("type"),
+    "unknown type": lambda header, tensors: header["root"].update(type="Oracle", parts={}, config={}, own=[]),
+    "a part too many": lambda header, tensors: header.update(
+        root={"type": "Ensemble", "config": {}, "own": [], "parts": {"0": header["root"], "1": header["root"]}}
+    ),
+    "unknown family": lambda header, tensors: header["root"]["posterior"].update(type="Wizard"),
+    "unknown estimator": lambda header, tensors: header["root"]["kl"].update(type="Guess"),
+    "unknown propagation": lambda header, tensors: header["root"].update(propagate="telepathy"),
+    "unknown prior": lambda header, tensors: header["root"].update(prior={"distribution": "Nonsense", "fields": {}}),
+    "a function as prior": lambda header, tensors: header["root"].update(
+        prior={"distribution": "kl_divergence", "fields": {}}
+    ),
+    "unknown tensor": lambda header, tensors: header["root"]["random"].update({"9.weight": True}),
     "no rho": lambda header, tensors: tensors.pop(next(name for name in tensors if name.startswith("rho."))),
     "no index": lambda header, tensors: tensors.pop(next(name for name in tensors if name.startswith("index."))),
     "no memory": lambda header, tensors: tensors.pop(next(name for name in tensors if name.startswith("memory."))),
@@ -410,9 +418,38 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
 
 
-def test_only_bayesian_models_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(lb.InputError, match="Sequential"):
-        lb.save(mlp(), tmp_path / "x.lb")  # type: ignore[arg-type]
+def test_a_plain_module_is_saved_too(tmp_path: Path) -> None:
+    model, x = mlp(), torch.randn(4, 3)
+    lb.save(model, tmp_path / "x.lb", about={"trained": [1, 2.5, None]})
+    again = lb.load(tmp_path / "x.lb", mlp())
+    assert type(again) is nn.Sequential
+    assert torch.equal(again(x), model(x))
+    assert lb.about(tmp_path / "x.lb") == {"trained": [1, 2.5, None]}
+
+
+def test_predictors_within_predictors_and_their_buffers(tmp_path: Path) -> None:
+    members = [trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.3))), trained(lb.Bayesian(mlp()))]
+    whole = lb.Temperature(lb.Ensemble(*members))
+    with torch.no_grad():
+        whole.log_temperature.fill_(0.3)
+    lb.save(whole, tmp_path / "x.lb")
+    given = mlp()
+    again = lb.load(tmp_path / "x.lb", given)
+    assert again.log_temperature.item() == pytest.approx(0.3)
+    inner = list(again.parts()["model"].parts().values())
+    assert inner[0].model is given
+    for one, two in zip(members, inner, strict=True):
+        assert_same(one, two, torch.randn(4, 3))
+
+
+def test_what_a_file_cannot_bring_back(tmp_path: Path) -> None:
+    class Own(lb.Ensemble):
+        pass
+
+    with pytest.raises(lb.InputError, match="Own is none of"):
+        lb.save(Own(mlp(), mlp()), tmp_path / "x.lb")
+    with pytest.raises(lb.InputError, match="Bayesian"):
+        lb.save(nn.Sequential(lb.Bayesian(mlp())), tmp_path / "x.lb")
 
     class Stateful(nn.Linear):
         def get_extra_state(self) -> object:

@@ -4,10 +4,11 @@ import copy
 import math
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from leanbayes.posterior import RandomWeight
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.shared import Diverged, SharedPrefix
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["Prediction", "Predictor", "in_eval", "outputs_of", "predict"]
 
 _GROUPS = 16  # running averages for the jackknife: memory is that of sixteen draws, however many are made
 _DOUBT = -1.645  # quantile of the Normal law: "auto" stops where the error is small enough by nineteen to one
@@ -55,6 +56,50 @@ class Prediction:
         return len(self.mean)
 
 
+class Predictor(nn.Module, ABC):
+    """A module with draws of its own, which `predict` asks for: an ensemble, dropout, SWAG, Laplace.
+
+    ``members`` is how many draws there are in all; None: as many as are asked for.
+    Of what a file must keep, ``parts`` names the modules inside, ``config`` the numbers, and the buffers registered on
+    the predictor itself are its tensors; ``rebuild`` puts it together again.
+    """
+
+    members: int | None = None
+
+    @abstractmethod
+    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
+        """What the model returns in each of so many draws, in eval mode and without gradients."""
+
+    @abstractmethod
+    def parts(self) -> dict[str, nn.Module]:
+        """The modules inside, by name."""
+
+    def config(self) -> dict[str, Any]:
+        """Arguments of ``rebuild`` that JSON can hold."""
+        return {}
+
+    @classmethod
+    def rebuild(cls, parts: dict[str, nn.Module], **config: Any) -> Self:
+        """A predictor of these parts; its own buffers are filled in after."""
+        return cls(*parts.values(), **config)
+
+
+def outputs_of(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None = None) -> Iterator[Any]:
+    """What any model or predictor returns in so many draws: for one predictor that stands on another."""
+    if isinstance(model, Predictor):
+        yield from model.outputs(x, draws, generator)
+        return
+    weights = model.weights() if isinstance(model, Bayesian) else {}
+    source = _Draws(
+        model, weights, x, propagate=None, method="auto", generator=generator, output=lambda returned: returned
+    )
+    outputs = source.take(draws)
+    for _ in range(draws):
+        with in_eval(model), torch.no_grad():  # not while the caller has the output
+            out = next(outputs)
+        yield out
+
+
 def predict(
     model: nn.Module,
     x: Inputs,
@@ -77,14 +122,14 @@ def predict(
     chunk where that is measured to be faster. Statistics stream: memory does not grow with the number of draws.
 
     Args:
-        model: a `Bayesian`; any other module is a predictor that is sure of its weights (one pass).
+        model: a `Bayesian` or a `Predictor`; any other module is sure of its weights (one pass).
         x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         likelihood: how outputs become probabilities; `Categorical` by default.
-        samples: how many draws; ``"auto"`` draws for each input until its total uncertainty has settled: until its
-            standard error, with a margin for how few draws tell it, is at most ``tolerance`` · √(draws / min_samples).
-            Inputs that are sure stop first. The root spends draws where they help: one more draw lowers the squared
-            error by SE²/draws, and all inputs stop where that is equal, which for a given number of draws in all makes
-            the sum of squared errors least (Neyman allocation).
+        samples: how many draws (an ensemble has as many as it has members); ``"auto"`` draws for each input until its
+            total uncertainty has settled: until its standard error, with a margin for how few draws tell it, is at most
+            ``tolerance`` · √(draws / min_samples). Inputs that are sure stop first. The root spends draws where they
+            help: one more draw lowers the squared error by SE²/draws, and all inputs stop where that is equal, which
+            for a given number of draws in all makes the sum of squared errors least (Neyman allocation).
         tolerance: nats, for ``samples="auto"``.
         min_samples: at least so many, for ``samples="auto"``; by default as many as the likelihood says.
         max_samples: at most so many, for ``samples="auto"``.
@@ -101,7 +146,10 @@ def predict(
     (torch.Size([5, 3]), torch.Size([5]), True)
     """
     likelihood = likelihood or Categorical()
-    refuse_random_parts(model)
+    if not isinstance(model, Predictor):
+        refuse_random_parts(model)
+    if isinstance(model, Predictor) and model.members is not None:
+        samples = model.members if samples == "auto" else min(samples, model.members)
     rounds = _Rounds(samples, tolerance, likelihood.fewest if min_samples is None else min_samples, max_samples)
     if keep_samples and samples == "auto":
         raise InputError('samples="auto" draws a different number for each input, so none can be kept; give a number')
@@ -113,7 +161,7 @@ def predict(
     step = size if batch_size is None else batch_size
     if step < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
-    with _as_in_eval(model, likelihood), torch.no_grad():
+    with in_eval(model, likelihood), torch.no_grad():
         weights = model.weights() if isinstance(model, Bayesian) else {}
         source = _Draws(model, weights, x, propagate=propagate, method=method, generator=generator, output=output)
         return _Predicting(source, likelihood, rounds, keep_samples, step).run(size)
@@ -319,6 +367,9 @@ class _Draws:
 
     def take(self, count: int) -> Iterator[Any]:
         """Yield ``count`` outputs."""
+        if isinstance(self.model, Predictor):
+            yield from map(self.output, self.model.outputs(self.inputs, count, self.generator))
+            return
         for made in range(count):
             if not self.ready:
                 self._make(count - made)
@@ -405,19 +456,20 @@ class _Draws:
         return self.output(call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), self.inputs))
 
     def _noise(self) -> dict[str, Tensor]:
-        if self.noises:
-            return self.noises.pop(0)
         return {name: weight.noise(self.generator) for name, weight in self.weights.items()}
 
     def _stand_ins(self) -> dict[str, Tensor]:
         if self.propagate != "sample":
             make = PROPAGATIONS[self.propagate]
             return {name: make(weight, self.generator) for name, weight in self.weights.items()}
-        noise = self._noise()
+        noise = self.noises.pop(0) if self.noises else None
         for name, weight in self.weights.items():  # only the random coordinates are written anew
             if name not in self.buffers:
                 self.buffers[name] = weight.mean.clone(memory_format=torch.contiguous_format)
-            weight.sample_into(self.buffers[name], noise[name])
+            if noise is None:
+                weight.draw_into(self.buffers[name], self.generator)
+            else:
+                weight.sample_into(self.buffers[name], noise[name])
         return self.buffers
 
     def _now(self) -> float:
@@ -432,7 +484,8 @@ def _unstack(stacked: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _as_in_eval(*modules: nn.Module) -> Iterator[None]:
+def in_eval(*modules: nn.Module) -> Iterator[None]:
+    """Inside, all modules are in eval mode; each is left in its own."""
     modes = {child: child.training for module in modules for child in module.modules()}
     for module in modules:
         module.eval()

@@ -1,6 +1,8 @@
-"""Save and load a Bayesian model: one safetensors file with a JSON header."""
+"""Save and load a model or predictor: one safetensors file with a JSON header."""
 
+import copy
 import os
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -9,15 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from leanbayes.bayesian import Bayesian
+from leanbayes.baselines import PREDICTORS
+from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError, WrongModel
-from leanbayes.files import read_tensors, write_tensors
+from leanbayes.files import read_header, read_tensors, write_tensors
 from leanbayes.kl import Estimator, Exact, MonteCarlo
 from leanbayes.posterior import FAMILIES, Family, GaussianRho, RelativeScale
+from leanbayes.predict import Predictor
 from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
 from leanbayes.subspace.select import Selection, Slot, Subspace, anything
 
-__all__ = ["FORMAT", "load", "save"]
+__all__ = ["FORMAT", "about", "load", "save"]
 
 FORMAT = 1
 _PARTS: dict[str, type[Any]] = {
@@ -25,40 +29,38 @@ _PARTS: dict[str, type[Any]] = {
 } | dict(FAMILIES)
 
 
-def save(bnn: Bayesian, path: str | os.PathLike[str]) -> None:
-    """Write a Bayesian model: its weights, buffers, scales and positions, and how it was put together.
+def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
+    """Write a model: its weights and buffers, and how it was put together.
 
     The file appears whole or not at all: it is written beside ``path`` and then renamed.
+
+    Args:
+        model: a `Bayesian`, a `Predictor` such as an ensemble, or a plain module.
+        path: of the file.
+        about: anything that JSON can hold, to be read back with `about`.
     """
-    if not isinstance(bnn, Bayesian):
-        raise InputError(
-            f"save takes a Bayesian, got a {type(bnn).__name__}; for a plain module use safetensors itself"
-        )
-    tensors, ties = _tensors(bnn)
-    header = {
-        "kind": "model",
-        "format": FORMAT,
-        "posterior": _describe(bnn.posterior),
-        "prior": _describe_prior(bnn.prior),
-        "propagate": bnn.propagate,
-        "kl": _describe(bnn.kl_estimator),
-        "random": {name: parts.index is None for name, parts in bnn.parts()},
-        "ties": ties,
-    }
+    tensors: dict[str, Tensor] = {}
+    header = {"kind": "model", "format": FORMAT, "root": _take_apart(model, "", tensors), "about": dict(about or {})}
     write_tensors(Path(path), tensors, header)
 
 
-def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | None = None) -> Bayesian:
+def about(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What `save` was told of the model."""
+    found: dict[str, Any] = read_header(Path(path), "model", FORMAT)["about"]
+    return found
+
+
+def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | None = None) -> Any:
     """Read what `save` wrote into ``model``, an instance of the same architecture, on the devices that it is on.
 
-    A model that does not fit is left as it was. ``prior`` is needed only if the saved one was a distribution
-    that a file cannot hold.
+    A model that does not fit is left as it was. An ensemble takes ``model`` and copies of it. ``prior`` is needed only
+    if the saved one was a distribution that a file cannot hold.
     """
     source = Path(path)
     header, tensors = read_tensors(source, "model", FORMAT)
     before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     try:
-        return _restore(source, header, tensors, model, prior)
+        return _Restoring(source, tensors, model, prior).root(header["root"])
     except BaseException as error:
         model.load_state_dict(before, strict=False)
         if isinstance(error, KeyError | TypeError | ValueError | IndexError | RuntimeError | AttributeError):
@@ -70,34 +72,103 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | N
         raise
 
 
-def _restore(
-    source: Path, header: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module, prior: PriorLike | None
-) -> Bayesian:
-    if header["prior"] is None and prior is None:
-        raise InputError(f"the prior in {source} is one that a file cannot hold; pass it again: load(..., prior=...)")
-    _check_model(source, header["ties"], tensors, model)
-    estimator: Estimator = _restore_part(header["kl"])
-    family: Family = _restore_part(header["posterior"])
-    model.load_state_dict({name: tensors["model." + header["ties"].get(name, name)] for name in model.state_dict()})
-    selection = {name: None if whole else tensors[f"index.{name}"] for name, whole in header["random"].items()}
-    bnn = Bayesian(
-        model,
-        subspace=_Stored(selection),
-        posterior=family,
-        prior=_restore_prior(header["prior"]) if prior is None else prior,
-        propagate=header["propagate"],
-        kl=estimator,
-    )
-    with torch.no_grad():
-        for name, parts in bnn.parts():
-            for kind, own in (("rho", parts.rho), ("memory", parts.memory)):
-                if own is None:
-                    continue
-                kept = tensors[f"{kind}.{name}"]
-                if kept.shape != own.shape:
-                    raise ValueError(f"{kind} of {name!r} has shape {tuple(kept.shape)}, not {tuple(own.shape)}")
-                own.copy_(kept)
-    return bnn
+def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Describe a module and the modules in it; their tensors go under ``prefix``."""
+    if isinstance(module, Predictor):
+        if PREDICTORS.get(type(module).__name__) is not type(module):
+            raise InputError(
+                f"{type(module).__name__} is none of {list(PREDICTORS)}, so a file could not bring it back"
+            )
+        own = dict(module.named_buffers(recurse=False))
+        tensors |= {f"{prefix}own.{name}": value.detach().contiguous().clone() for name, value in own.items()}
+        parts = {name: _take_apart(part, f"{prefix}{name}/", tensors) for name, part in module.parts().items()}
+        return {"type": type(module).__name__, "config": module.config(), "own": list(own), "parts": parts}
+    refuse_random_parts(module)
+    if not isinstance(module, Bayesian):
+        return {"type": "module", "ties": _keep_state(module, prefix, tensors)}
+    for name, random in module.parts():
+        for kind in ("rho", "index", "memory"):
+            part = getattr(random, kind)
+            if part is not None:
+                tensors[f"{prefix}{kind}.{name}"] = part.detach().contiguous()
+    return {
+        "type": "Bayesian",
+        "posterior": _describe(module.posterior),
+        "prior": _describe_prior(module.prior),
+        "propagate": module.propagate,
+        "kl": _describe(module.kl_estimator),
+        "random": {name: parts.index is None for name, parts in module.parts()},
+        "ties": _keep_state(module.model, prefix, tensors),
+    }
+
+
+class _Restoring:
+    """Puts a model together again from a file's description and tensors."""
+
+    def __init__(self, source: Path, tensors: dict[str, Tensor], model: nn.Module, prior: PriorLike | None) -> None:
+        self.source, self.tensors, self.prior = source, tensors, prior
+        self.model = model
+        self.instances: list[nn.Module] = []
+
+    def root(self, data: dict[str, Any]) -> nn.Module:
+        """The whole. Copies of the model are made before anything is built on it."""
+        self.instances = [self.model, *(copy.deepcopy(self.model) for _ in range(_leaves(data) - 1))]
+        return self.node(data, "")
+
+    def node(self, data: dict[str, Any], prefix: str) -> nn.Module:
+        """One module and those in it."""
+        if data["type"] == "Bayesian":
+            return self._bayesian(data, prefix)
+        if data["type"] == "module":
+            return self._module(data["ties"], prefix)
+        cls = PREDICTORS[data["type"]]
+        parts = {name: self.node(part, f"{prefix}{name}/") for name, part in data["parts"].items()}
+        predictor = cls.rebuild(parts, **data["config"])
+        like = next(iter(self.model.parameters()), torch.zeros(0))
+        for name in data["own"]:
+            predictor.register_buffer(name, self.tensors[f"{prefix}own.{name}"].to(like.device))
+        return predictor
+
+    def _module(self, ties: dict[str, str], prefix: str) -> nn.Module:
+        module = self.instances.pop(0)
+        own = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(f"{prefix}model.")}
+        _check_model(self.source, ties, own, module)
+        module.load_state_dict({name: own["model." + ties.get(name, name)] for name in module.state_dict()})
+        return module
+
+    def _bayesian(self, data: dict[str, Any], prefix: str) -> Bayesian:
+        if data["prior"] is None and self.prior is None:
+            raise InputError(
+                f"the prior in {self.source} is one that a file cannot hold; pass it again: load(..., prior=...)"
+            )
+        estimator: Estimator = _restore_part(data["kl"])
+        family: Family = _restore_part(data["posterior"])
+        model = self._module(data["ties"], prefix)
+        selection = {
+            name: None if whole else self.tensors[f"{prefix}index.{name}"] for name, whole in data["random"].items()
+        }
+        bnn = Bayesian(
+            model,
+            subspace=_Stored(selection),
+            posterior=family,
+            prior=_restore_prior(data["prior"]) if self.prior is None else self.prior,
+            propagate=data["propagate"],
+            kl=estimator,
+        )
+        with torch.no_grad():
+            for name, parts in bnn.parts():
+                for kind, own in (("rho", parts.rho), ("memory", parts.memory)):
+                    if own is None:
+                        continue
+                    kept = self.tensors[f"{prefix}{kind}.{name}"]
+                    if kept.shape != own.shape:
+                        raise ValueError(f"{kind} of {name!r} has shape {tuple(kept.shape)}, not {tuple(own.shape)}")
+                    own.copy_(kept)
+        return bnn
+
+
+def _leaves(data: dict[str, Any]) -> int:
+    return sum(map(_leaves, data["parts"].values())) if "parts" in data else 1
 
 
 class _Stored(Subspace):
@@ -125,20 +196,15 @@ class _Stored(Subspace):
         raise AssertionError(f"a stored selection does not choose among {len(pool)} slots")
 
 
-def _tensors(bnn: Bayesian) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Every tensor once, and for tied ones which name holds the values."""
-    state = bnn.model.state_dict()
+def _keep_state(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dict[str, str]:
+    """Keep every tensor once; for tied ones, which name holds the values."""
+    state = module.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise InputError(f"the model's extra state {name!r} is a {type(value).__name__}: a file holds only tensors")
     groups = _tied(state)
-    tensors = {f"model.{names[0]}": state[names[0]].detach().contiguous().clone() for names in groups}
-    for name, parts in bnn.parts():
-        for kind in ("rho", "index", "memory"):
-            part = getattr(parts, kind)
-            if part is not None:
-                tensors[f"{kind}.{name}"] = part.detach().contiguous()
-    return tensors, {alias: names[0] for names in groups for alias in names[1:]}
+    tensors |= {f"{prefix}model.{names[0]}": state[names[0]].detach().contiguous().clone() for names in groups}
+    return {alias: names[0] for names in groups for alias in names[1:]}
 
 
 def _tied(state: dict[str, Tensor]) -> list[list[str]]:

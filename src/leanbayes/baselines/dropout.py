@@ -1,0 +1,158 @@
+"""Monte Carlo dropout (Gal and Ghahramani 2016): dropout stays on when predicting."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.calls import Inputs, call
+from leanbayes.errors import InputError
+from leanbayes.predict import Predictor, in_eval
+
+__all__ = ["MCDropout"]
+
+
+class MCDropout(Predictor):
+    """A model whose dropout is on in every pass, in eval mode too; nothing else of it leaves eval mode.
+
+    The model's own dropout is used: dropout layers, and that inside attention and recurrent layers of torch (not
+    `F.dropout` written into a ``forward``, which cannot be seen from outside). A model that has none gets some during
+    each pass, through hooks: after the first convolution of each block (an innermost module with two or more of them)
+    and after each fully connected layer, as 001, H.3.2, has it, but for the output layer. Dropping logits would make
+    nonsense of the prediction: where the output layer is the only fully connected one, as in a ResNet, its input is
+    dropped instead.
+
+    Args:
+        model: a plain module; ``fit(MCDropout(model), ...)`` trains it.
+        rate: share that inserted dropout sets to zero; the model's own layers keep theirs.
+
+    >>> MCDropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))).inserted
+    {'0': 'output'}
+    """
+
+    def __init__(self, model: nn.Module, rate: float = 0.2) -> None:
+        super().__init__()
+        if any(isinstance(module, Bayesian | Predictor) for module in model.modules()):
+            raise InputError(f"dropout needs a plain module, got a {type(model).__name__} with draws of its own")
+        if not 0 < rate < 1:
+            raise InputError(f"rate must be above 0 and below 1, got {rate}")
+        self.model = model
+        self.rate = rate
+        self.own = [name for name, module in model.named_modules() if _drops(module)]
+        self.inserted = {} if self.own else _places(model)
+        if not self.own and not self.inserted:
+            raise InputError(
+                f"{type(model).__name__} has no dropout, and neither a linear layer nor a block of convolutions after "
+                "which some could be put; add nn.Dropout layers to it"
+            )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """One pass with dropout, in train and in eval mode; its noise is torch's global one."""
+        with self._dropping():
+            return self.model(*args, **kwargs)
+
+    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
+        """Passes that differ by what is dropped; torch's own random state is as before after each."""
+        devices = {tensor.device.index for tensor in self.model.parameters() if tensor.is_cuda}
+        place = "cpu" if generator is None else generator.device
+        for _ in range(draws):
+            seed = int(torch.randint(2**63 - 1, (), generator=generator, device=place))
+            with torch.random.fork_rng(sorted(devices)), in_eval(self), torch.no_grad():
+                torch.default_generator.manual_seed(seed)
+                for device in devices:
+                    torch.cuda.default_generators[device].manual_seed(seed)
+                out = call(self, x)
+            yield out
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The model."""
+        return {"model": self.model}
+
+    def config(self) -> dict[str, Any]:
+        """The rate."""
+        return {"rate": self.rate}
+
+    def extra_repr(self) -> str:
+        """Where dropout is."""
+        return f"own={self.own}" if self.own else f"rate={self.rate}, inserted={self.inserted}"
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        """Inside, dropout is on: own layers in train mode, or hooks in place."""
+        modules = dict(self.model.named_modules())
+        # In eval mode an encoder layer takes a fused path, which knows neither dropout nor hooks.
+        switched = [module for module in modules.values() if isinstance(module, nn.TransformerEncoderLayer)]
+        switched += [modules[name] for name in self.own]
+        modes = [(module, module.training) for module in switched]
+        fired: list[bool] = []
+
+        def after(module: nn.Module, args: Any, output: Tensor) -> Tensor:  # noqa: ARG001
+            fired.append(True)
+            return F.dropout(output, self.rate)
+
+        def before(module: nn.Module, args: Any) -> Any:  # noqa: ARG001
+            if not args:
+                return None
+            fired.append(True)
+            return F.dropout(args[0], self.rate), *args[1:]
+
+        with ExitStack() as undo:
+            for name, side in self.inserted.items():
+                module = modules[name]
+                hook = (
+                    module.register_forward_hook(after)
+                    if side == "output"
+                    else module.register_forward_pre_hook(before)
+                )
+                undo.callback(hook.remove)
+            try:
+                for module in switched:
+                    module.training = True
+                yield
+            finally:
+                for module, mode in modes:
+                    module.training = mode
+        if self.inserted and not fired:
+            raise InputError(
+                f"none of the layers {list(self.inserted)} was called, so nothing was dropped; "
+                "add nn.Dropout layers to the model"
+            )
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether a module drops something in train mode, by itself."""
+    if isinstance(module, _DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1
+    return isinstance(module, nn.MultiheadAttention) and module.dropout > 0
+
+
+def _places(model: nn.Module) -> dict[str, str]:
+    """Layer to the side of it, "output" or "input", where dropout is put in."""
+    modules = dict(model.named_modules())
+    convolutions = [name for name, module in modules.items() if isinstance(module, _ConvNd)]
+    linear = [
+        name
+        for name, module in modules.items()
+        if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
+    ]  # attention has one of the latter kind, but does not call it
+    inside = {
+        outer: [name for name in convolutions if name != outer and (not outer or name.startswith(f"{outer}."))]
+        for outer in modules
+    }
+    blocks = {outer: names for outer, names in inside.items() if len(names) > 1}
+    places = {}
+    for outer, names in blocks.items():
+        if not any(inner != outer and (not outer or inner.startswith(f"{outer}.")) for inner in blocks):
+            places[names[0]] = "output"
+    if len(linear) == 1:
+        places[linear[0]] = "input"
+    return places | dict.fromkeys(linear[:-1], "output")

@@ -1,0 +1,344 @@
+"""The linearised Laplace approximation (Immer et al. 2021; Daxberger et al. 2021), fitted by laplace-torch."""
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import jacrev, vmap
+from torch.utils._pytree import tree_leaves
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.calls import Inputs, batch_size, call, call_with, prediction_tensor, split_batch, take
+from leanbayes.errors import InputError, NonFinite, UnknownName
+from leanbayes.likelihood import Categorical, Gaussian, Likelihood
+from leanbayes.posterior.noise import standard_normal
+from leanbayes.predict import Predictor, in_eval
+from leanbayes.subspace.select import Selection, Subspace
+
+__all__ = ["LaplaceApproximation"]
+
+_MOST = 20_000  # coordinates: their covariance is 1.6 GB in float32
+_BYTES = 2**28  # of Jacobians at a time
+_LOG_RANGE = 20.0  # of the prior precision
+
+
+class LaplaceApproximation(Predictor):
+    """f(x) ~ N(f*(x), J Σ Jᵀ): the network made linear in some of its weights, which have covariance Σ.
+
+    Σ⁻¹ = Σₙ Jₙᵀ Hₙ Jₙ + τ is the generalised Gauss-Newton matrix of the training data, from laplace-torch, and the
+    precision τ of the prior N(0, 1/τ). Build one with `fit`. Outputs must be of shape (N, features).
+
+    Args:
+        model: a trained plain module.
+        coordinates: name of a tensor to how many of its entries are random; which, say the buffer ``positions``.
+    """
+
+    positions: Tensor
+    scale: Tensor
+    prior_precision: Tensor
+
+    def __init__(self, model: nn.Module, coordinates: Mapping[str, int]) -> None:
+        super().__init__()
+        _refuse(model)
+        parameters = dict(model.named_parameters())
+        if not coordinates or any(name not in parameters for name in coordinates):
+            raise InputError(f"the model has the parameters {list(parameters)[:3]}, …, not {list(coordinates)[:3]}")
+        self.model = model
+        self.coordinates = dict(coordinates)
+        first, size = parameters[next(iter(coordinates))].detach(), sum(coordinates.values())
+        like = first.to(torch.promote_types(first.dtype, torch.float32))
+        self.register_buffer("positions", torch.zeros(size, dtype=torch.int64, device=like.device))
+        self.register_buffer("scale", like.new_zeros(size, size))  # Σ = scale scaleᵀ
+        self.register_buffer("prior_precision", like.new_zeros(()))
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        batches: Iterable[Any],
+        likelihood: Likelihood,
+        subset: Literal["last_layer", "subnetwork"] = "last_layer",
+        indices: Subspace | Selection | None = None,
+        prior_precision: float | None = None,
+    ) -> Self:
+        """The posterior around the weights that the model has now; the model is left as it was.
+
+        Args:
+            model: trained, with outputs (N, features).
+            batches: the training data, (inputs, targets); read more than once.
+            likelihood: `Categorical`, or `Gaussian` with one known or learned noise.
+            subset: the last linear layer, or the coordinates that ``indices`` names.
+            indices: a subspace such as ``top_k(scores, k=500)``, or a selection that one made.
+            prior_precision: τ; by default the one with the highest marginal likelihood.
+        """
+        _refuse(model)
+        if subset not in ("last_layer", "subnetwork"):
+            raise UnknownName.of("subset", subset, ["last_layer", "subnetwork"])
+        if (indices is None) != (subset == "last_layer"):
+            raise InputError('indices are for subset="subnetwork", and needed there: such as top_k(scores, k=500)')
+        if prior_precision is not None and not 0 < prior_precision < math.inf:
+            raise InputError(f"prior_precision must be positive and finite, got {prior_precision}")
+        if iter(batches) is batches:
+            raise InputError("batches are read more than once: give a list or a DataLoader, not an iterator")
+        kind, data = _kind(likelihood), _Data(batches)
+        with in_eval(model), torch.no_grad():
+            layer, outputs = data.check(model, likelihood)
+        if isinstance(indices, Subspace):
+            indices = indices.select(model)
+        parameters = dict(model.named_parameters())
+        selection = _last_layer(model, layer) if indices is None else indices
+        if unknown := [name for name in selection if name not in parameters]:
+            raise InputError(f"the model has no {unknown[:3]}; its parameters are {list(parameters)[:3]}, …")
+        flat = {name: _flat(parameters[name], index) for name, index in selection.items()}
+        size = sum(len(index) for index in flat.values())
+        if size > _MOST:
+            raise InputError(f"{size} random coordinates have {size}² covariances; choose at most {_MOST}")
+        noise = float(likelihood.noise) if isinstance(likelihood, Gaussian) else 1.0
+        if indices is not None:
+            data.rows = _rows(outputs, [parameters[name] for name in flat], most=8)
+        curvature = _curvature(model, data, kind, noise, layer, flat if indices is not None else None)
+        mode = torch.cat([parameters[name].detach().flatten()[index].double() for name, index in flat.items()])
+        tau = prior_precision or _most_evident(curvature, mode)
+        made = cls(model, {name: len(index) for name, index in flat.items()})
+        made.positions.copy_(torch.cat(list(flat.values())))
+        made.scale.copy_(_inverse_root(curvature, tau))
+        made.prior_precision.fill_(tau)
+        return made
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model at its mode."""
+        return self.model(*args, **kwargs)
+
+    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:
+        """f*(x) + (J Σ Jᵀ)^½ z, anew for each input."""
+        mean, covariance = self.functional_variance(x)
+        values, vectors = torch.linalg.eigh(covariance)  # may be singular: no Cholesky factor
+        root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
+        for _ in range(draws):
+            noise = standard_normal(mean.shape, mean, generator)
+            yield mean + torch.einsum("nij,nj->ni", root, noise)
+
+    @torch.no_grad()
+    def functional_variance(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        """The outputs f*(x), (N, C), and J Σ Jᵀ, (N, C, C); in float32 at least."""
+        parameters = dict(self.model.named_parameters())
+        touched = {name: parameters[name].detach() for name in self.coordinates}
+        places = dict(zip(touched, self.positions.split(list(self.coordinates.values())), strict=True))
+        now = torch.cat([touched[name].flatten()[places[name]].to(self.scale) for name in touched])
+
+        def network(chosen: Tensor, some: Inputs) -> Tensor:
+            pieces = dict(zip(touched, chosen.split(list(self.coordinates.values())), strict=True))
+            tensors = {
+                name: whole.flatten().index_copy(0, places[name], pieces[name].to(whole)).view_as(whole)
+                for name, whole in touched.items()
+            }
+            return _output(call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), some))
+
+        with in_eval(self.model):
+            mean = network(now, x)
+            step = _rows(mean.shape[1], list(touched.values()))
+            parts = []
+            for start in range(0, len(mean), step):
+                rows = torch.arange(start, min(start + step, len(mean)), device=mean.device)
+                spread = _jacobians(network, now, x, rows) @ self.scale
+                parts.append(spread @ spread.mT)
+        covariance = torch.cat(parts)
+        return mean.to(covariance), covariance
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The model."""
+        return {"model": self.model}
+
+    def config(self) -> dict[str, Any]:
+        """How many entries of which tensors are random."""
+        return {"coordinates": dict(self.coordinates)}
+
+    def extra_repr(self) -> str:
+        """What is random."""
+        return f"coordinates={self.coordinates}, prior_precision={self.prior_precision.item():.4g}"
+
+
+class _Data:
+    """Batches as laplace-torch reads them: with a length, and what is no tensor in a mapping."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = batches
+        self.rows: int | None = None  # of a batch at a time; by default all
+        self.dataset = range(sum(batch_size(split_batch(batch)[0]) for batch in batches))
+        if not self.dataset:
+            raise InputError("there are no batches: the posterior needs the training data")
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.batches:
+            whole = split_batch(batch)
+            size = batch_size(whole[0])
+            for start in range(0, size, self.rows or size):
+                x, y = take(whole, slice(start, start + (self.rows or size)))
+                if isinstance(x, Tensor):
+                    yield x, y
+                else:
+                    first = next(leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
+                    yield {"inputs": x, "input_ids": first, "labels": y}
+
+    def check(self, model: nn.Module, likelihood: Likelihood) -> tuple[str | None, int]:
+        """Raise unless outputs and targets fit; the linear layer that makes the output, if one does, and its width."""
+        x, y = split_batch(next(iter(self.batches)))
+        made: list[tuple[str, Tensor]] = []
+        hooks = [
+            module.register_forward_hook(lambda _m, _args, out, name=name: made.append((name, out)))
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear)
+        ]
+        try:
+            out = _output(call(model, x))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        likelihood.nll(out, y)
+        last = made[-1][0] if made and torch.equal(made[-1][1], out) else None
+        return last, out.shape[1]
+
+
+class _Adapter(nn.Module):
+    """A model of one argument that returns a tensor."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, data: Any) -> Tensor:
+        return _output(call(self.model, data["inputs"] if isinstance(data, dict) else data))
+
+
+def _curvature(
+    model: nn.Module, data: _Data, kind: str, noise: float, layer: str | None, flat: dict[str, Tensor] | None
+) -> Tensor:
+    """Σₙ Jₙᵀ Hₙ Jₙ in float64, from laplace-torch on a copy of the model."""
+    network = _Adapter(copy.deepcopy(model)).eval()
+    options: dict[str, Any] = {"sigma_noise": noise} if kind == "regression" else {}
+    if flat is None:
+        options |= {"subset_of_weights": "last_layer", "last_layer_name": f"model.{layer}".rstrip(".")}
+    else:
+        starts, start = {}, 0
+        for name, parameter in network.model.named_parameters():
+            parameter.requires_grad_(name in flat)  # laplace-torch counts, and differentiates, these alone
+            if name in flat:
+                starts[name], start = start, start + parameter.numel()
+        chosen = torch.cat([starts[name] + index for name, index in flat.items()])
+        options |= {"subset_of_weights": "subnetwork", "subnetwork_indices": chosen}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations in what it imports
+        try:
+            laplace, curvature = import_module("laplace"), import_module("laplace.curvature")
+        except (ImportError, RuntimeError) as error:  # the latter from a torchvision of another torch
+            raise InputError(
+                f"the Laplace approximation needs laplace-torch, which cannot be imported ({error}); "
+                "install it: pip install laplace-torch"
+            ) from error
+        # This backend forms the matrix from Jacobians; the default one multiplies by each unit vector, in float32.
+        backend = curvature.GGNInterface
+        found = laplace.Laplace(network, kind, hessian_structure="full", backend=backend, **options)
+        found.fit(data)
+        found.prior_precision = 0.0
+        matrix: Tensor = found.posterior_precision.detach().double()
+    if not torch.isfinite(matrix).all():
+        raise NonFinite("the curvature has NaN or infinite values; check the weights and the training data")
+    return matrix
+
+
+def _most_evident(curvature: Tensor, mode: Tensor) -> float:
+    """The prior precision τ that maximises the Laplace evidence.
+
+    With eigenvalues λ of the curvature, 2 log p(D | τ) = Σ log τ/(λ+τ) − τ‖θ‖² + …, so that Σ λ/(λ+τ) = τ‖θ‖² at the
+    one maximum (MacKay 1992): the left side falls with τ, the right side grows.
+    """
+    eigenvalues, square = torch.linalg.eigvalsh(curvature).clamp_min(0), float(mode.square().sum())
+    low, high = -_LOG_RANGE, _LOG_RANGE
+    for _ in range(60):
+        middle = (low + high) / 2
+        tau = math.exp(middle)
+        if float((eigenvalues / (eigenvalues + tau)).sum()) > tau * square:
+            low = middle
+        else:
+            high = middle
+    return math.exp((low + high) / 2)
+
+
+def _inverse_root(curvature: Tensor, tau: float) -> Tensor:
+    """A with A Aᵀ = (curvature + τ)⁻¹."""
+    eye = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
+    factor, failed = torch.linalg.cholesky_ex(curvature + tau * eye)
+    if failed:
+        raise NonFinite(
+            f"the posterior precision is not positive definite with the prior precision {tau:.3g}; give a larger one"
+        )
+    root: Tensor = torch.linalg.solve_triangular(factor.mT, eye, upper=True)
+    return root
+
+
+def _rows(outputs: int, touched: list[Tensor], most: int = 2**31) -> int:
+    """How many inputs at a time, for Jacobians that fit in memory."""
+    one = outputs * sum(tensor.numel() * tensor.element_size() for tensor in touched)
+    return min(most, max(1, _BYTES // one))
+
+
+def _jacobians(network: Callable[[Tensor, Inputs], Tensor], now: Tensor, x: Inputs, rows: Tensor) -> Tensor:
+    """∂f/∂chosen of each row, (rows, outputs, chosen): vmapped, or one after the other where that cannot be."""
+
+    def one(row: Tensor) -> Tensor:
+        found: Tensor = jacrev(lambda chosen: network(chosen, take(x, row.view(1))).squeeze(0))(now)
+        return found
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns where it has no batching rule
+            all_rows: Tensor = vmap(one)(rows)
+    except (RuntimeError, ValueError, Warning):
+        all_rows = torch.stack([
+            jacrev(lambda chosen, i=i: network(chosen, take(x, slice(i, i + 1))).squeeze(0), chunk_size=1)(now)
+            for i in rows.tolist()
+        ])  # fmt: skip
+    return all_rows
+
+
+def _output(returned: Any) -> Tensor:
+    out = prediction_tensor(returned)
+    if not isinstance(out, Tensor) or out.dim() != 2:
+        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(f"the Laplace approximation needs outputs of shape (N, features), got {shape}")
+    return out
+
+
+def _last_layer(model: nn.Module, layer: str | None) -> Selection:
+    if layer is None:
+        raise InputError('the output is not that of a linear layer; use subset="subnetwork" with indices')
+    prefix = f"{layer}." if layer else ""
+    names = [name for name, _ in model.named_parameters()]
+    return {name: None for name in (f"{prefix}weight", f"{prefix}bias") if name in names}
+
+
+def _kind(likelihood: Likelihood) -> str:
+    if isinstance(likelihood, Categorical) and likelihood.class_weights is None:
+        return "classification"
+    if isinstance(likelihood, Gaussian) and not likelihood.by_input:
+        return "regression"
+    raise InputError(
+        "laplace-torch knows Categorical() without class weights and Gaussian(noise) with one noise for all, "
+        f"got {type(likelihood).__name__}; choose another method"
+    )
+
+
+def _flat(parameter: Tensor, index: Tensor | None) -> Tensor:
+    if index is None:
+        return torch.arange(parameter.numel(), device=parameter.device)
+    return index.to(parameter.device, torch.int64)
+
+
+def _refuse(model: nn.Module) -> None:
+    if any(isinstance(module, Bayesian | Predictor) for module in model.modules()):
+        raise InputError(f"Laplace needs a plain module, got a {type(model).__name__} with draws of its own")

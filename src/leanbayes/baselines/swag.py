@@ -1,0 +1,254 @@
+"""SWAG (Maddox et al. 2019): a Gaussian fitted to the weights that training passes through."""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.calls import Inputs, call, call_with, split_batch
+from leanbayes.errors import InputError, NonFinite
+from leanbayes.predict import Predictor, in_eval
+
+__all__ = ["Swag"]
+
+
+class Swag(Predictor):
+    """w = mean + σ z₁/√2 + D z₂/√(2(K−1)), with z₁ and z₂ standard Normal (Maddox et al. 2019, eq. 1).
+
+    Mean and σ² are those of all collected weights (σ² divides by their number), the K ≤ ``rank`` rows of D are the last
+    weights minus the mean at their time. With ``rank=0`` there is no D, and w = mean + σ z₁ (SWAG-Diagonal).
+    Random are the parameters that require gradients when this is built; the others stay what they are.
+
+    Memory: 2 + rank times the random parameters, in float32 at least. Noise is torch's own on the CPU, one seed for
+    each draw, so that a draw read from a file is the same on every device. A network with batch norm needs statistics
+    for each draw: call `update_norms` after the last `collect`; its draws are then the ones that there are.
+
+    Args:
+        model: a plain module in training.
+        rank: how many deviations are kept: 0, or at least 2.
+
+    >>> model = nn.Linear(2, 1)
+    >>> swag = Swag(model, rank=2)
+    >>> for step in range(3):
+    ...     _ = nn.init.constant_(model.weight, step)
+    ...     swag.collect()
+    >>> swag.mean[:2], [out.shape for out in swag.outputs(torch.ones(4, 2), 2, None)]
+    (tensor([1., 1.]), [torch.Size([4, 1]), torch.Size([4, 1])])
+    """
+
+    mean: Tensor
+    variance: Tensor
+    deviations: Tensor
+    collected: Tensor
+    seeds: Tensor
+    norm_means: Tensor
+    norm_variances: Tensor
+
+    def __init__(self, model: nn.Module, rank: int = 20) -> None:
+        super().__init__()
+        if any(isinstance(module, Bayesian | Predictor) for module in model.modules()):
+            raise InputError(f"SWAG needs a plain module, got a {type(model).__name__} with draws of its own")
+        if rank < 0 or rank == 1:
+            raise InputError(f"rank must be 0 (diagonal) or at least 2 (one deviation has no covariance), got {rank}")
+        self.model = model
+        self.rank = rank
+        self._allot([name for name, p in model.named_parameters() if p.requires_grad and p.is_floating_point()], 0)
+
+    @property
+    def members(self) -> int | None:  # type: ignore[override]
+        """As many draws as have statistics; without norm layers, as many as are asked for."""
+        return len(self.seeds) or None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model as it is now: what is trained between one `collect` and the next."""
+        return self.model(*args, **kwargs)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Take the present weights in: running mean and variance (Welford's way, which keeps its digits), and D."""
+        now = torch.cat([p.detach().flatten().to(self.mean) for p in self._random().values()])
+        if not torch.isfinite(now).all():
+            raise NonFinite("the weights have NaN or infinite values; collect before training diverges")
+        count = int(self.collected) + 1
+        before = now - self.mean
+        self.mean += before / count
+        self.variance += (before * (now - self.mean) - self.variance) / count
+        if self.rank:
+            self.deviations[(count - 1) % self.rank] = now - self.mean
+        self.collected += 1
+        self._allot_norms(0)  # statistics of draws that are no more
+
+    def sample(self, seed: int) -> dict[str, Tensor]:
+        """The weights of one draw, by name."""
+        count = int(self.collected)
+        if count < 2:
+            raise InputError(f"{count} weights were collected: call collect() at least twice, such as once an epoch")
+        source = torch.Generator().manual_seed(seed)
+        noise = torch.randn(len(self.mean), dtype=self.mean.dtype, generator=source).to(self.mean.device)
+        scale = self.variance.clamp_min(0).sqrt()
+        if not self.rank:
+            flat = self.mean + scale * noise
+        else:
+            rows = min(count, self.rank)
+            second = torch.randn(rows, dtype=self.mean.dtype, generator=source).to(self.mean.device)
+            low_rank = second @ self.deviations[:rows] / math.sqrt(2 * (rows - 1))
+            flat = self.mean + scale * noise / math.sqrt(2) + low_rank
+        parameters = self._random()
+        pieces = flat.split([p.numel() for p in parameters.values()])
+        return {name: piece.view(p.shape).to(p) for (name, p), piece in zip(parameters.items(), pieces, strict=True)}
+
+    @torch.no_grad()
+    def update_norms(
+        self, batches: Iterable[Any], draws: int = 32, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Batch-norm statistics of ``draws`` weight samples over the training data; the model is left as it was.
+
+        One pass over ``batches`` of (inputs, targets) for each draw. Every batch counts alike, as in
+        `torch.optim.swa_utils.update_bn`. Does nothing to a model without such layers.
+        """
+        if draws < 1:
+            raise InputError(f"draws must be at least 1, got {draws}")
+        if iter(batches) is batches:
+            raise InputError("batches are read once for each draw: give a list or a DataLoader, not an iterator")
+        if not self._norms():
+            return
+        seeds = _seeds(draws, generator)
+        found = []
+        for seed in seeds:
+            weights, statistics = self.sample(seed), self._fresh_statistics()
+            seen = 0
+            with in_eval(self.model), self._counting():
+                for batch in batches:
+                    x, _ = split_batch(batch)
+                    self._pass(weights | statistics, x)
+                    seen += 1
+            if not seen:
+                raise InputError("there are no batches: the statistics need training data")
+            found.append([_flat(statistics, kind).to(self.mean) for kind in ("running_mean", "running_var")])
+        self._allot_norms(draws)
+        self.seeds.copy_(torch.tensor(seeds))
+        for row, (means, variances) in enumerate(found):
+            self.norm_means[row], self.norm_variances[row] = means, variances
+
+    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
+        """Passes with sampled weights, each with its own batch-norm statistics."""
+        if self._norms() and not len(self.seeds):
+            raise InputError(
+                f"the model has batch norm ({next(iter(self._norms()))!r} is the first), whose statistics are not "
+                "those of sampled weights; call update_norms(batches, draws) after the last collect()"
+            )
+        if self.members is not None and draws > self.members:
+            raise InputError(f"{draws} draws were asked for, and {self.members} have batch-norm statistics")
+        for draw, seed in enumerate(self.seeds.tolist()[:draws] if self.members else _lazily(draws, generator)):
+            with in_eval(self.model), torch.no_grad():
+                tensors = self.sample(seed)
+                if self.members:
+                    tensors |= self._statistics(draw)
+                out = self._pass(tensors, x)
+            yield out
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The model."""
+        return {"model": self.model}
+
+    def config(self) -> dict[str, Any]:
+        """The rank, which parameters are random, and how many draws have statistics."""
+        return {"rank": self.rank, "names": list(self.names), "draws": len(self.seeds)}
+
+    @classmethod
+    def rebuild(cls, parts: dict[str, nn.Module], **config: Any) -> Self:
+        """As saved, whatever requires gradients in the model now."""
+        made = cls(parts["model"], config["rank"])
+        made._allot(config["names"], config["draws"])
+        return made
+
+    def extra_repr(self) -> str:
+        """What was collected."""
+        return f"rank={self.rank}, collected={int(self.collected)}, random={self.mean.numel()}, draws={self.members}"
+
+    def _allot(self, names: list[str], draws: int) -> None:
+        own = dict(self.model.named_parameters())
+        if not names or any(name not in own for name in names):
+            raise InputError(
+                f"SWAG needs trainable floating-point parameters, got {names[:3]} of a model with {list(own)[:3]}"
+            )
+        self.names = tuple(names)
+        dtype, size = torch.float32, 0
+        for name in names:
+            dtype, size = torch.promote_types(dtype, own[name].dtype), size + own[name].numel()
+        empty = torch.zeros(0, dtype=dtype, device=own[names[0]].device)
+        self.register_buffer("mean", empty.new_zeros(size))
+        self.register_buffer("variance", empty.new_zeros(size))
+        self.register_buffer("deviations", empty.new_zeros(self.rank, size))
+        self.register_buffer("collected", torch.zeros((), dtype=torch.int64, device=empty.device))
+        self._allot_norms(draws)
+
+    def _allot_norms(self, draws: int) -> None:
+        width = sum(module.running_mean.numel() for module in self._norms().values())
+        self.register_buffer("seeds", torch.zeros(draws, dtype=torch.int64, device=self.mean.device))
+        self.register_buffer("norm_means", self.mean.new_zeros(draws, width))
+        self.register_buffer("norm_variances", self.mean.new_zeros(draws, width))
+
+    def _random(self) -> dict[str, nn.Parameter]:
+        own = dict(self.model.named_parameters())
+        return {name: own[name] for name in self.names}
+
+    def _norms(self) -> dict[str, Any]:
+        return {
+            name: module
+            for name, module in self.model.named_modules()
+            if isinstance(module, _BatchNorm) and module.running_mean is not None
+        }
+
+    def _pass(self, tensors: dict[str, Tensor], x: Inputs) -> Any:
+        return call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), x)
+
+    def _fresh_statistics(self) -> dict[str, Tensor]:
+        """Stand-ins for the running statistics, which a pass in train mode fills."""
+        fresh = {}
+        for name, module in self._norms().items():
+            prefix = f"{name}." if name else ""
+            fresh[f"{prefix}running_mean"] = torch.zeros_like(module.running_mean)
+            fresh[f"{prefix}running_var"] = torch.ones_like(module.running_var)
+            fresh[f"{prefix}num_batches_tracked"] = torch.zeros_like(module.num_batches_tracked)
+        return fresh
+
+    def _statistics(self, draw: int) -> dict[str, Tensor]:
+        """The kept statistics of one draw, by name."""
+        fresh = self._fresh_statistics()
+        for kind, row in (("running_mean", self.norm_means[draw]), ("running_var", self.norm_variances[draw])):
+            names = [name for name in fresh if name.endswith(kind)]
+            pieces = row.split([fresh[name].numel() for name in names])
+            fresh |= {name: piece.to(fresh[name]) for name, piece in zip(names, pieces, strict=True)}
+        return fresh
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Inside, norm layers average what they see, each batch alike; all others stay in eval mode."""
+        before = [(module, module.momentum, module.training) for module in self._norms().values()]
+        try:
+            for module, _, _ in before:
+                module.momentum, module.training = None, True
+            yield
+        finally:
+            for module, momentum, mode in before:
+                module.momentum, module.training = momentum, mode
+
+
+def _flat(statistics: dict[str, Tensor], kind: str) -> Tensor:
+    return torch.cat([value for name, value in statistics.items() if name.endswith(kind)])
+
+
+def _seeds(count: int, generator: torch.Generator | None) -> list[int]:
+    place = "cpu" if generator is None else generator.device
+    return [int(torch.randint(2**63 - 1, (), generator=generator, device=place)) for _ in range(count)]
+
+
+def _lazily(count: int, generator: torch.Generator | None) -> Iterator[int]:
+    for _ in range(count):
+        yield from _seeds(1, generator)

@@ -1,0 +1,224 @@
+"""Temperature scaling (Guo et al. 2017) of any predictor: one number, found on validation data."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from leanbayes.bayesian import Bayesian, refuse_random_parts
+from leanbayes.calls import Inputs, prediction_tensor, split_batch
+from leanbayes.errors import InputError, NonFinite
+from leanbayes.likelihood import Bernoulli, Categorical, Likelihood
+from leanbayes.predict import Predictor, in_eval, outputs_of
+
+__all__ = ["Temperature"]
+
+_KEPT = 2**24  # logits kept in `fit`: 64 MB of float32; of more data a random part is kept
+_RANGE = math.log(20)  # T between 1/20 and 20: if no example is wrong the best T would be 0
+_GRID = 25
+
+
+class Temperature(Predictor):
+    """Logits divided by T, in each draw of whatever model is inside; returns the logits as a tensor.
+
+    Args:
+        model: a plain module, a `Bayesian` or another `Predictor`.
+
+    >>> model = nn.Linear(1, 2)
+    >>> scaled = Temperature(model)
+    >>> _ = scaled.log_temperature.fill_(math.log(2.0))
+    >>> round(scaled.temperature, 4)
+    2.0
+    >>> bool(torch.allclose(scaled(torch.ones(1, 1)), model(torch.ones(1, 1)) / 2))
+    True
+    """
+
+    log_temperature: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(model, Predictor):
+            refuse_random_parts(model)
+        self.model = model
+        self.register_buffer("log_temperature", torch.zeros((), device=_device(model)))
+
+    @property
+    def members(self) -> int | None:  # type: ignore[override]
+        """As many draws as the model inside has: one, if it is a plain module."""
+        if isinstance(self.model, Predictor):
+            return self.model.members
+        return None if isinstance(self.model, Bayesian) else 1
+
+    @property
+    def temperature(self) -> float:
+        """T."""
+        return math.exp(self.log_temperature.item())
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One pass, scaled."""
+        return self._scaled(self.model(*args, **kwargs))
+
+    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:
+        """The model's own draws, scaled."""
+        for out in _draws(self.model, x, draws, generator):
+            yield self._scaled(out)
+
+    def parts(self) -> dict[str, nn.Module]:
+        """The model."""
+        return {"model": self.model}
+
+    @classmethod
+    @torch.no_grad()
+    def fit(
+        cls,
+        model: nn.Module,
+        batches: Iterable[Any],
+        likelihood: Likelihood,
+        samples: int = 32,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """The T in [1/20, 20] with the least validation nll of the mean prediction, −log 1/S Σₛ p(y | fₛ(x)/T).
+
+        With one draw this is Guo et al.'s. T = 1 is kept where nothing is better. Class weights do not count: what is
+        wanted are probabilities. The logits of every draw are kept for the search, at most 2²⁴ numbers of them; of
+        more data (pixels, most often) a random part of the targets.
+
+        Args:
+            model: anything that predicts logits.
+            batches: validation data, (inputs, targets).
+            likelihood: `Categorical`, also for each pixel, or `Bernoulli`.
+            samples: draws; of an ensemble at most its members.
+            generator: for the draws.
+        """
+        if not isinstance(likelihood, Categorical | Bernoulli):
+            raise InputError(
+                f"temperature scaling needs logits, so Categorical or Bernoulli, got {type(likelihood).__name__}; "
+                'for regression learn the noise: Gaussian("learned")'
+            )
+        scaled = cls(model)
+        draws = samples if scaled.members is None else min(samples, scaled.members)
+        if draws < 1:
+            raise InputError(f"samples must be at least 1, got {samples}")
+        kept = _Kept(likelihood, draws)
+        for batch in batches:
+            x, y = split_batch(batch)
+            kept.add(_draws(model, x, draws, generator), y)
+        scaled.log_temperature.fill_(kept.best())
+        return scaled
+
+    def extra_repr(self) -> str:
+        """T."""
+        return f"temperature={self.temperature:.4g}"
+
+    def _scaled(self, out: Any) -> Tensor:
+        logits = _logits(out)
+        return logits / self.log_temperature.exp().to(logits)
+
+
+class _Kept:
+    """Logits of all draws (draws, targets, ...) and their targets; at most so many, a uniform part of all seen."""
+
+    def __init__(self, likelihood: Categorical | Bernoulli, draws: int) -> None:
+        self.likelihood, self.draws = likelihood, draws
+        self.chunks: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.share = 1.0
+        self.source = torch.Generator().manual_seed(0)
+
+    def add(self, outs: Iterator[Any], y: Tensor) -> None:
+        """Draws of one batch."""
+        flat_y = y.flatten()
+        ticket = torch.rand(len(flat_y), generator=self.source).to(y.device)
+        keep = ticket < self.share
+        if isinstance(self.likelihood, Categorical):
+            keep &= flat_y != self.likelihood.ignore_index
+        rows: list[Tensor] = []
+        for out in outs:
+            logits = _logits(out)
+            if not rows:
+                self.likelihood.nll(logits, y)  # checks that they fit
+            flat = logits.movedim(1, -1).reshape(len(flat_y), -1) if self._classes else logits.flatten()
+            rows.append(flat[keep.to(flat.device)])
+        logits = torch.stack(rows)
+        if not torch.isfinite(logits).all():
+            raise NonFinite("the model's logits have NaN or infinite values; check the inputs and the weights")
+        self.chunks.append((logits, flat_y[keep].to(logits.device), ticket[keep].to(logits.device)))
+        while sum(part.numel() for part, _, _ in self.chunks) > _KEPT:
+            self.share /= 2
+            self.chunks = [self._thinned(*chunk) for chunk in self.chunks]
+
+    def best(self) -> float:
+        """log T: the best of a grid, then a golden-section search between its neighbours."""
+        if not sum(len(y) for _, y, _ in self.chunks):
+            raise InputError("there are no targets to choose a temperature on; give validation batches")
+        step = 2 * _RANGE / (_GRID - 1)
+        grid = [-_RANGE + step * i for i in range(_GRID)]
+        centre = min(grid, key=self.nll)
+        found = _golden(self.nll, max(centre - step, -_RANGE), min(centre + step, _RANGE))
+        found = min(found, centre, key=self.nll)
+        return found if self.nll(found) < self.nll(0.0) else 0.0
+
+    def nll(self, log_t: float) -> float:
+        """Of the mean prediction at this temperature, summed, in float64."""
+        total = 0.0
+        for logits, y, _ in self.chunks:
+            z = logits.double() / math.exp(log_t)
+            if self._classes:
+                picked = F.log_softmax(z, -1).gather(-1, y.expand(self.draws, -1).unsqueeze(-1)).squeeze(-1)
+                total -= self._log_mean(picked).sum().item()
+            else:
+                yes, no = self._log_mean(F.logsigmoid(z)), self._log_mean(F.logsigmoid(-z))
+                total -= (y * yes + (1 - y.double()) * no).sum().item()
+        return total
+
+    @property
+    def _classes(self) -> bool:
+        return isinstance(self.likelihood, Categorical)
+
+    def _log_mean(self, log_p: Tensor) -> Tensor:
+        return log_p.logsumexp(0) - math.log(self.draws)
+
+    def _thinned(self, logits: Tensor, y: Tensor, ticket: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        keep = ticket < self.share
+        return logits[:, keep], y[keep], ticket[keep]
+
+
+def _golden(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
+    """The minimum of a function with one valley between ``low`` and ``high``."""
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    at_left, at_right = function(left), function(right)
+    while high - low > width:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - ratio * (high - low)
+            at_left = function(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + ratio * (high - low)
+            at_right = function(right)
+    return (low + high) / 2
+
+
+def _draws(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
+    """Outputs of any model, in eval mode and without gradients, neither of which holds between two draws."""
+    source = outputs_of(model, x, draws, generator)
+    for _ in range(draws):
+        with in_eval(model), torch.no_grad():
+            out = next(source)
+        yield out
+
+
+def _logits(out: Any) -> Tensor:
+    logits = prediction_tensor(out)
+    if not isinstance(logits, Tensor):
+        raise InputError("a pair of mean and log-variance has no temperature; it needs a tensor of logits")
+    return logits
+
+
+def _device(model: nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
