@@ -123,7 +123,7 @@ def fit(
         checkpoint: a folder. If it holds a checkpoint of this training, that is where it goes on.
         checkpoint_every: steps between checkpoints; by default one at the end of each epoch.
         keep: how many checkpoints stay.
-        callbacks: called with each `Epoch`.
+        callbacks: called with each `Epoch`, before its checkpoint is written: after a kill in between, once more.
         seed: of data order and noise.
         output: picks the tensor that matters from what the model returns.
     """
@@ -163,9 +163,9 @@ def fit(
             place["best"] = epoch
             best.keep()
         place |= {"epoch": epoch + 1, "batch": 0, "sums": [0.0] * 3}
-        run.save()
-        for callback in callbacks:
+        for callback in callbacks:  # before the checkpoint: what they change in the model is in it
             callback(row)
+        run.save()
     if place["best"] is not None:
         best.bring_back()
     return History([Epoch(**row) for row in place["epochs"]], place["best"])

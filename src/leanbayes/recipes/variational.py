@@ -1,0 +1,64 @@
+"""What the variational recipes share: a plain start, then the ELBO over a chosen subspace."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import nn
+from torch.distributions import Normal as NormalLaw
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.data.task import Task
+from leanbayes.errors import InputError, UnknownName
+from leanbayes.objective import anneal
+from leanbayes.posterior import Normal
+from leanbayes.prior import CentredPrior, FittedPrior, PriorLike
+from leanbayes.propagate import PROPAGATIONS
+from leanbayes.recipes.base import Recipe, Run, option
+from leanbayes.subspace import Subspace
+
+__all__ = ["Variational"]
+
+PRIORS: dict[str, PriorLike] = {"normal": NormalLaw(0.0, 1.0), "fitted": FittedPrior(), "centred": CentredPrior()}
+
+
+@dataclass(frozen=True)
+class Variational(Recipe):
+    """A network whose random weights have Normal posteriors."""
+
+    pretrain: float = option(0.5, "share of the epochs for which the plain network is trained first")
+    prior: str = option("fitted", "normal (0, 1), fitted (each tensor's own scale) or centred (at the trained weights)")
+    kl_start: float = option(0.2, "weight of the KL when training begins (000, 001)")
+    kl_end: float = option(0.01, "and when it ends; 1 is the true ELBO")
+    init_scale: float = option(0.05, "of the random weights")
+    scale_lr: float = option(1e-2, "learning rate of the scales")
+    propagate: str = option("sample", "sample, local or flipout")
+    draws: int = option(1, "a training step")
+
+    def __post_init__(self) -> None:
+        if self.prior not in PRIORS:
+            raise UnknownName.of("prior", self.prior, PRIORS)
+        if self.propagate not in PROPAGATIONS:
+            raise UnknownName.of("propagation", self.propagate, PROPAGATIONS)
+        if not 0 <= self.pretrain < 1:
+            raise InputError(f"pretrain must be in [0, 1), got {self.pretrain}")
+
+    @abstractmethod
+    def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
+        """Which weights are random."""
+
+    def train(self, task: Task, run: Run) -> nn.Module:
+        """A plain start, the choice of weights, and the rest of the epochs on the ELBO."""
+        first, rest = run.share(self.pretrain)
+        model = run.plain(task, first) if first else run.new_model(task)
+        with run.charged():
+            subspace = self.subspace(model, task, run)
+        bnn = Bayesian(
+            model,
+            subspace=subspace,
+            posterior=Normal(self.init_scale),
+            prior=PRIORS[self.prior],
+            propagate=self.propagate,
+        )
+        weight = anneal(self.kl_start, self.kl_end)
+        run.fit(bnn, task, self.name, rest, kl_weight=weight, scale_lr=self.scale_lr, samples=self.draws)
+        return bnn

@@ -1,0 +1,203 @@
+"""Every recipe trains a predictor that works, within its budget, and can be kept in a file."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
+from leanbayes.evaluate import accuracy
+from leanbayes.recipes import RECIPES, Budget, Recipe, Run, parse, prepare, settings
+from leanbayes.recipes.layers import last_layer
+from tests import tasks
+
+SPECS = {
+    "deterministic": nn.Sequential,
+    "ensemble:members=3": Ensemble,
+    "dropout:rate=0.1": MCDropout,
+    "vi": lb.Bayesian,
+    "partial:rate=0.1": lb.Bayesian,
+    "layers": lb.Bayesian,
+    "swag:rank=3,draws=4": Swag,
+    "laplace": LaplaceApproximation,
+    "laplace:subset=subnetwork,rate=0.3": LaplaceApproximation,
+    "vi+temperature": Temperature,
+    "ensemble:members=2+temperature": Temperature,
+}
+BUDGET = Budget(epochs=8, batch_size=30, lr=2e-2)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_it_learns_and_comes_back_from_a_file(spec: str, tmp_path: Path) -> None:
+    task = tasks.classes()
+    trained = prepare(parse(spec), task, Run(BUDGET))
+    assert isinstance(trained.predictor, SPECS[spec])
+    assert trained.seconds > 0
+    x, y = task.test[:]
+
+    def ask(model: nn.Module) -> lb.Prediction:
+        return lb.predict(model, x, samples=8, method="loop", generator=torch.Generator().manual_seed(3))
+
+    found = ask(trained.predictor)
+    assert accuracy(found.mean, y) > 0.85
+    lb.save(trained.predictor, tmp_path / "x.lb", about={"spec": spec})
+    again = ask(lb.load(tmp_path / "x.lb", tasks.mlp()))
+    torch.testing.assert_close(again.mean, found.mean)
+    torch.testing.assert_close(again.total, found.total)
+    assert lb.about(tmp_path / "x.lb") == {"spec": spec}
+
+
+@pytest.mark.parametrize("spec", ["swag:rank=3,draws=4", "partial", "dropout", "ensemble:members=2"])
+def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> None:
+    task = tasks.pictures()
+    predictor = prepare(parse(spec), task, Run(BUDGET)).predictor
+    x, y = task.test[:]
+    generators = [torch.Generator().manual_seed(3) for _ in range(2)]
+    found = lb.predict(predictor, x, samples=4, method="loop", generator=generators[0])
+    assert accuracy(found.mean, y) > 0.8
+    lb.save(predictor, tmp_path / "x.lb")
+    again = lb.predict(lb.load(tmp_path / "x.lb", tasks.cnn()), x, samples=4, method="loop", generator=generators[1])
+    torch.testing.assert_close(again.mean, found.mean)
+
+
+@pytest.mark.parametrize("spec", ["deterministic", "partial:rate=0.1", "ensemble:members=2", "dropout", "layers"])
+@pytest.mark.parametrize("make", [tasks.pixels, tasks.regression])
+def test_pixels_and_regression(spec: str, make) -> None:
+    task = make()
+    trained = prepare(parse(spec), task, Run(BUDGET))
+    x, y = task.test[:]
+    found = lb.predict(trained.predictor, x, likelihood=trained.likelihood, samples=4)
+    score = (
+        (found.mean.argmax(1) == y).float().mean() if y.dim() > 2 else 1 - (found.mean - y).square().mean() / y.var()
+    )
+    assert score > 0.7
+
+
+def test_noise_is_learnt_in_a_copy() -> None:
+    task = tasks.regression()
+    trained = prepare(parse("deterministic"), task, Run(dataclasses.replace(BUDGET, epochs=40)))
+    assert task.likelihood.noise == 1
+    assert 0.05 < trained.likelihood.noise < 0.4
+
+
+def test_the_same_seed_trains_the_same_net_and_another_another() -> None:
+    task = tasks.classes()
+    nets = [prepare(parse("partial"), task, Run(BUDGET, seed)).predictor.state_dict() for seed in (1, 1, 2)]
+    assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
+    assert not torch.equal(nets[0]["model.0.weight"], nets[2]["model.0.weight"])
+
+
+def test_members_have_the_seeds_zero_to_four() -> None:
+    task = tasks.classes()
+    members = prepare(parse("ensemble"), task, Run(dataclasses.replace(BUDGET, epochs=1))).predictor.parts().values()
+    assert len(members) == 5
+    for seed, member in enumerate(members):
+        alone = prepare(parse("deterministic"), task, Run(dataclasses.replace(BUDGET, epochs=1), seed)).predictor
+        assert all(torch.equal(a, b) for a, b in zip(member.parameters(), alone.parameters(), strict=True))
+
+
+def test_members_in_processes_of_their_own_are_the_same() -> None:
+    task = tasks.classes()
+    budget = dataclasses.replace(BUDGET, epochs=2)
+    one, two = (prepare(parse(f"ensemble:members=2,processes={n}"), task, Run(budget)).predictor for n in (1, 2))
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_start_that_two_recipes_share_is_trained_once_and_charged_twice() -> None:
+    task, nets = tasks.classes(), {}
+    stages: list[str] = []
+    for spec in ("vi", "layers"):
+        run = Run(BUDGET, nets=nets, watch=lambda stage, epoch, epochs: stages.append(stage))
+        prepare(parse(spec), task, run)
+        assert run.seconds > next(iter(nets.values()))[1]
+    assert stages == ["plain"] * 4 + ["vi"] * 4 + ["layers"] * 4
+
+
+def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
+    task = tasks.classes()
+    for spec in ("deterministic", "dropout", "vi", "partial:pretrain=0.25", "layers:pretrain=0", "swag:draws=2"):
+        stages: list[str] = []
+        prepare(parse(spec), task, Run(BUDGET, watch=lambda stage, epoch, epochs, to=stages: to.append(stage)))
+        assert len(stages) == BUDGET.epochs, spec
+
+
+def test_names_and_options() -> None:
+    assert {"deterministic", "ensemble", "dropout", "vi", "partial", "layers", "swag", "laplace", "temperature"} == set(
+        RECIPES
+    )
+    recipe = parse("partial:rate=0.02,propagate=local")
+    assert (recipe.rate, recipe.propagate) == (0.02, "local")
+    assert settings(parse("vi+temperature"))["of"]["name"] == "vi"
+    for recipe_class in RECIPES.values():
+        assert dataclasses.is_dataclass(recipe_class)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            recipe_class().name2 = 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("partials", "unknown recipe 'partials'"),
+        ("partial:rat=1", "unknown option of partial 'rat'"),
+        ("partial:rate", "no option"),
+        ("partial:rate=much", "rate must be a float, got 'much'"),
+        ("vi:prior=flat", "unknown prior 'flat'"),
+        ("vi:propagate=psychic", "unknown propagation"),
+        ("vi:pretrain=1.5", "pretrain"),
+        ("vi+vi", "on top"),
+        ("ensemble:members=1", "at least 2 members"),
+        ("ensemble:members=2.5", "members must be a int"),
+        ("laplace:subset=all", "unknown subset"),
+    ],
+)
+def test_a_bad_specification_is_named(spec: str, message: str) -> None:
+    with pytest.raises(lb.InputError, match=message):
+        parse(spec)
+
+
+def test_bad_budgets() -> None:
+    for values in ({"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}):
+        with pytest.raises(lb.InputError):
+            Budget(**values)
+    with pytest.raises(lb.InputError, match="two stages"):
+        prepare(parse("vi"), tasks.classes(), Run(Budget(epochs=1)))
+
+
+def test_the_last_layer_of_odd_models() -> None:
+    assert last_layer(tasks.cnn()) == "4"
+    with pytest.raises(lb.InputError, match="globs"):
+        last_layer(nn.Linear(2, 2))
+
+
+def test_an_interrupted_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
+    task = tasks.classes()
+
+    class Stop(Exception):
+        pass
+
+    def stop(stage: str, epoch: lb.Epoch, epochs: int) -> None:
+        if stage == wanted and epoch.epoch == 2:
+            raise Stop
+
+    for spec, wanted in (("partial", "plain"), ("partial", "partial"), ("swag:draws=2", "swag")):
+        whole = prepare(parse(spec), task, Run(BUDGET)).predictor.state_dict()
+        folder = tmp_path / f"{spec[:4]}{wanted}"
+        with pytest.raises(Stop):
+            prepare(parse(spec), task, Run(BUDGET, folder=folder, watch=stop))
+        again = prepare(parse(spec), task, Run(BUDGET, folder=folder)).predictor.state_dict()
+        assert all(torch.equal(whole[name], again[name]) for name in whole), (spec, wanted)
+
+
+def test_a_new_recipe_is_one_class() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Nothing(Recipe):
+        name = "nothing"
+
+        def train(self, task: object, run: Run) -> nn.Module:
+            return run.new_model(task)
+
+    assert isinstance(prepare(Nothing(), tasks.classes(), Run()).predictor, nn.Module)
