@@ -14,8 +14,8 @@ BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
 
-demo: $(INSTALLED) ## train and question a small Bayesian network
-	@$(VENV)/bin/python examples/digits.py
+demo: $(INSTALLED) ## compare six methods on the built-in digits, and write out/digits/report.html
+	@$(VENV)/bin/leanbayes compare --data digits --out out/digits
 
 test: check ## lint, format, types, then the tests
 	@$(VENV)/bin/pytest
@@ -42,10 +42,12 @@ clean: ## remove what make built
 	@rm -rf $(VENV) $(PEERS) build dist out src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+# laplace-torch goes in without dependencies: it asks for torchvision, which it does not import.
+$(INSTALLED): pyproject.toml constraints.txt tests/laplace.txt
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q --no-deps -r tests/laplace.txt
 	@touch $@
 
 # The peers go in without dependencies: two of them ask for torchvision, which none of them imports.

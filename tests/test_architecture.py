@@ -63,6 +63,8 @@ def test_public_names_are_documented(name: str) -> None:
 
 def test_library_code_does_not_print_or_move_to_the_host() -> None:
     for path in MODULES:
+        if layer_of(path) == "cli":  # whose job it is to print
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 called = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -7,6 +7,7 @@ prediction = lb.predict(bnn, x)                                       # mean, to
 ```
 """
 
+from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import (
     FileError,
@@ -22,13 +23,14 @@ from leanbayes.errors import (
     UnknownName,
     WrongModel,
 )
+from leanbayes.evaluate import Evaluation, evaluate
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.objective import Elbo, anneal, constant, elbo, warm_up
 from leanbayes.posterior import GaussianRho, Normal, RelativeScale
-from leanbayes.predict import Prediction, predict
+from leanbayes.predict import Prediction, Predictor, predict
 from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior
-from leanbayes.storage import load, save
+from leanbayes.storage import about, load, save
 from leanbayes.subspace import Subspace, everything, layers, not_norm, random_k, sensitivity, top_k
 from leanbayes.train import Epoch, History, fit, fix_statistics
 
@@ -40,7 +42,9 @@ __all__ = [
     "Categorical",
     "CentredPrior",
     "Elbo",
+    "Ensemble",
     "Epoch",
+    "Evaluation",
     "Exact",
     "FileError",
     "FittedPrior",
@@ -50,25 +54,32 @@ __all__ = [
     "GaussianRho",
     "History",
     "InputError",
+    "LaplaceApproximation",
     "LeanBayesError",
     "Likelihood",
+    "MCDropout",
     "MonteCarlo",
     "NewerFile",
     "NoClosedForm",
     "NonFinite",
     "Normal",
     "Prediction",
+    "Predictor",
     "Prior",
     "RelativeScale",
     "SelectionError",
     "ShapeMismatch",
     "Subspace",
+    "Swag",
+    "Temperature",
     "TruncatedFile",
     "UnknownName",
     "WrongModel",
+    "about",
     "anneal",
     "constant",
     "elbo",
+    "evaluate",
     "everything",
     "fit",
     "fix_statistics",

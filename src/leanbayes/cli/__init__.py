@@ -1,0 +1,164 @@
+"""The command ``leanbayes``: compare, train, predict, report.
+
+Exit codes: 0 done; 1 a method of a comparison failed, the others are there; 2 bad input, said in one line.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from leanbayes.cli.commands import (
+    CompareOptions,
+    DataOptions,
+    PredictOptions,
+    ReportOptions,
+    TrainOptions,
+    run_compare,
+    run_predict,
+    run_report,
+    run_train,
+)
+from leanbayes.cli.options import OneLineParser, add_options, chosen, read_config
+from leanbayes.cli.progress import Bars, bars
+from leanbayes.compare import is_main_process
+from leanbayes.errors import LeanBayesError
+from leanbayes.recipes import RECIPES, Budget
+from leanbayes.report import comparison_table, describe
+
+__all__ = ["main"]
+
+_COLUMNS = (
+    "accuracy", "auc", "dice", "miou", "rmse", "nll", "brier", "ece", "crps",
+    "cost/parameters", "cost/random", "cost/train_seconds", "cost/predict_seconds",
+)  # fmt: skip
+
+Command = Callable[[argparse.Namespace, dict[str, Any], Bars], dict[str, Any]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = _parser().parse_args(given)
+        config = read_config(options.config, *options.groups)
+        with bars(quiet=options.json or options.quiet) as progress:
+            found = _COMMANDS[options.command](options, config, progress)
+    except (LeanBayesError, OSError) as error:
+        Console(stderr=True, soft_wrap=True).print(
+            f"leanbayes: {' '.join(str(error).split())}", markup=False, highlight=False
+        )
+        return 2
+    except KeyboardInterrupt:
+        Console(stderr=True).print("leanbayes: stopped; the same command goes on from here", markup=False)
+        return 130
+    if is_main_process():
+        _show(options, found)
+    return 1 if any(row["error"] for row in found.get("methods", [])) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog="leanbayes", description="Makes a PyTorch network say how sure it is.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    plain = argparse.RawDescriptionHelpFormatter
+    groups: dict[str, tuple[str, tuple[type[Any], ...]]] = {
+        "compare": (
+            "train several methods on the same data, and write a report",
+            (DataOptions, CompareOptions, Budget),
+        ),
+        "train": ("train one method and save it", (DataOptions, TrainOptions, Budget)),
+        "predict": ("ask a saved model about images or arrays", (PredictOptions,)),
+        "report": ("write the page of a comparison", (ReportOptions,)),
+    }
+    for name, (text, options) in groups.items():
+        epilog = _recipes_help() if name in ("compare", "train") else None
+        command = commands.add_parser(
+            name, help=text, description=text.capitalize() + ".", epilog=epilog, formatter_class=plain
+        )
+        if name == "predict":
+            command.add_argument("model_file", metavar="MODEL", help="what train or compare saved")
+            command.add_argument("inputs", metavar="INPUTS", help="an image, a folder of images, an .npz or a .csv")
+        if name == "report":
+            command.add_argument("folder", metavar="FOLDER", help="what compare wrote")
+        add_options(command, *options)
+        command.add_argument("--config", help="a YAML file with any of these options")
+        command.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
+        command.add_argument("--quiet", action="store_true", help="no progress bars")
+        command.set_defaults(groups=options)
+    return parser
+
+
+def _recipes_help() -> str:
+    """Every recipe and its options, from the dataclasses."""
+    lines = ["recipes, as name or name:option=value,option=value; any of them with +temperature:"]
+    for name, recipe in sorted(RECIPES.items()):
+        lines.append(f"  {name}: {(recipe.__doc__ or '').strip().splitlines()[0]}")
+        for each in fields(recipe):  # type: ignore[arg-type]
+            if "help" in each.metadata:
+                lines.append(f"      {each.name}={each.default}: {each.metadata['help']}")
+    return "\n".join(lines)
+
+
+def _compare(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:
+    parts = (chosen(DataOptions, given, config), chosen(Budget, given, config), chosen(CompareOptions, given, config))
+    return run_compare(*parts, progress, _as_typed())
+
+
+def _train(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:
+    parts = (chosen(DataOptions, given, config), chosen(Budget, given, config), chosen(TrainOptions, given, config))
+    return run_train(*parts, progress, _as_typed())
+
+
+def _predict(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:
+    return run_predict(given.model_file, given.inputs, chosen(PredictOptions, given, config), progress)
+
+
+def _report(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:  # noqa: ARG001
+    return run_report(given.folder, chosen(ReportOptions, given, config))
+
+
+_COMMANDS: dict[str, Command] = {"compare": _compare, "train": _train, "predict": _predict, "report": _report}
+
+
+def _as_typed() -> str:
+    return "leanbayes " + " ".join(sys.argv[1:])
+
+
+def _show(options: argparse.Namespace, found: dict[str, Any]) -> None:
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:  # a file or a pipe has no width
+        console = Console(width=200)
+    if options.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    if options.command == "compare":
+        _print_table(console, found)
+    elif options.command == "train":
+        for name, value in found["metrics"].items():
+            console.print(f"{name:24} {value:.4f}", highlight=False)
+    for name in ("report", "model", "predictions"):
+        if isinstance(found.get(name), str):
+            console.print(f"{name}: {found[name]}", markup=False, highlight=False)
+
+
+def _print_table(console: Console, found: dict[str, Any]) -> None:
+    """The columns that a line has room for; all of them are in the report."""
+    rows = comparison_table(found)
+    names = [name for name in _COLUMNS if any(name in row.cells for row in rows)]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    for name in names:
+        table.add_column(describe(name)[0], justify="right")
+    for row in rows:
+        texts = [row.cells[name].text if name in row.cells else "" for name in names]
+        best = [name in row.cells and row.cells[name].best for name in names]
+        table.add_row(row.method, *(f"[bold]{t}[/]" if mark else t for t, mark in zip(texts, best, strict=True)))
+    console.print(table)
+    for row in rows:
+        if row.error is not None:
+            console.print(f"{row.method} failed: {row.error}", markup=False, highlight=False)
