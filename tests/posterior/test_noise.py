@@ -2,11 +2,14 @@ import math
 
 import pytest
 import torch
+import torch.distributions as D
 from scipy import stats
 from torch import nn
 
 from leanbayes.bayesian import Bayesian
+from leanbayes.kl import Exact
 from leanbayes.ops.normal import fill
+from leanbayes.posterior import Normal, RandomWeight
 from leanbayes.posterior.noise import shifted_normal, standard_normal
 
 LARGE = 3 * 2**18 + 5  # three full pieces, and a short one
@@ -156,3 +159,74 @@ def test_under_vmap():
     )
     assert draws.shape == (2, LARGE)
     assert abs(torch.corrcoef(draws)[0, 1].item()) < 5 / math.sqrt(LARGE)
+
+
+def drawn(mean, spread):
+    weight = RandomWeight("w", mean, None, spread, Normal())
+    return weight, weight.draw(generator())
+
+
+@pytest.mark.parametrize("prior", [D.Normal(0.0, 1.0), D.Normal(0.3, 0.2), D.Normal(torch.tensor(-1.0).double(), 3.0)])
+def test_the_kl_that_comes_with_a_draw_is_that_of_float64(prior):
+    torch.manual_seed(0)
+    mean = (0.1 * torch.randn(2**18 + 700)).requires_grad_()
+    spread = (torch.rand(2**18 + 700) * 0.1 + 1e-4).requires_grad_()
+    weight, value = drawn(mean, spread)
+    found = Exact()(weight, prior)
+    assert weight.sums is not None
+    noise = standard_normal(mean.shape, mean, generator()).double()
+    wide = [tensor.detach().double().requires_grad_() for tensor in (mean, spread)]
+    law = D.Normal(prior.loc.double(), prior.scale.double())
+    expected = D.kl_divergence(D.Normal(*wide), law).sum()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    ((found / 1000) + value.square().sum()).backward()
+    (expected / 1000 + (wide[0] + wide[1] * noise).square().sum()).backward()
+    torch.testing.assert_close(mean.grad.double(), wide[0].grad, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(spread.grad.double(), wide[1].grad, rtol=1e-4, atol=1e-4)
+
+
+def test_either_output_alone_has_its_gradients():
+    mean, spread = torch.randn(2**17, requires_grad=True), (torch.rand(2**17) + 0.1).requires_grad_()
+    weight, value = drawn(mean, spread)
+    found = torch.autograd.grad(Exact()(weight, D.Normal(0.0, 2.0)), (mean, spread))
+    torch.testing.assert_close(found[0], mean / 4)
+    torch.testing.assert_close(found[1], spread / 4 - 1 / spread)
+    weight, value = drawn(mean, spread)
+    found = torch.autograd.grad(value.sum(), (mean, spread))
+    assert torch.equal(found[0], torch.ones_like(mean))
+    torch.testing.assert_close(found[1], standard_normal(mean.shape, mean, generator()))
+
+
+def test_second_derivatives_of_draw_and_kl():
+    mean, spread = torch.randn(2**17, requires_grad=True), (torch.rand(2**17) + 0.1).requires_grad_()
+    weight, value = drawn(mean, spread)
+    loss = value.square().sum() + Exact()(weight, D.Normal(0.0, 1.0))
+    first = torch.autograd.grad(loss, (mean, spread), create_graph=True)
+    second = torch.autograd.grad(first[1].sum(), spread)[0]
+    noise = standard_normal(mean.shape, mean, generator())
+    torch.testing.assert_close(second, 2 * noise.square() + 1 + spread.detach() ** -2, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-40, 1e-10, 1e10, 1e30])
+def test_logarithms_of_extreme_scales(scale):
+    mean, spread = torch.zeros(2**17, requires_grad=True), torch.full((2**17,), scale, requires_grad=True)
+    weight, _ = drawn(mean, spread)
+    assert weight.sums[3].item() / 2**17 == pytest.approx(math.log(spread[0].item()), rel=1e-6)
+
+
+def test_a_scale_of_zero_has_an_infinite_kl():
+    mean, spread = torch.zeros(2**17, requires_grad=True), torch.ones(2**17)
+    spread[5] = 0.0
+    weight, _ = drawn(mean, spread.requires_grad_())
+    assert Exact()(weight, D.Normal(0.0, 1.0)).item() == math.inf
+
+
+def test_no_sums_without_gradients_or_for_a_second_draw():
+    mean, spread = torch.randn(2**17, requires_grad=True), (torch.rand(2**17) + 0.1).requires_grad_()
+    with torch.no_grad():
+        assert drawn(mean, spread)[0].sums is None
+    weight, first = drawn(mean, spread)
+    sums = weight.sums
+    second = weight.draw(generator())
+    assert weight.sums is sums
+    torch.testing.assert_close(first, second)

@@ -20,6 +20,8 @@ class Exact:
 
     def __call__(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
         """Nats for one tensor. Half precision is summed in float32."""
+        if weight.sums is not None and _is_simple(prior) and not prior.loc.dim():
+            return _from_sums(weight.sums, weight.mean.numel(), prior).to(weight.mean.dtype)
         posterior = weight.widened().distribution()
         if isinstance(posterior, TorchNormal) and _is_simple(prior):
             value: Tensor = _NormalKL.apply(posterior.loc, posterior.scale, prior.loc, prior.scale.to(posterior.scale))
@@ -31,6 +33,14 @@ class Exact:
                 f"no exact KL is known for a {type(posterior).__name__} posterior and a {type(prior).__name__} prior "
                 f"({weight.name}); estimate it: Bayesian(..., kl=leanbayes.MonteCarlo(1000))"
             ) from None
+
+
+def _from_sums(sums: Tensor, count: int, prior: TorchNormal) -> Tensor:
+    """Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½ = n(log s − ½) − Σ log σ + (Σσ² + Σμ² − 2mΣμ + nm²)/2s²."""
+    means, squares, scales, logarithms = sums.unbind()
+    m, s = prior.loc.to(sums), prior.scale.to(sums)
+    distances = scales + squares - 2 * m * means + count * m.square()
+    return count * (s.log() - 0.5) - logarithms + distances / (2 * s.square())
 
 
 def _is_simple(prior: Distribution) -> TypeGuard[TorchNormal]:

@@ -8,45 +8,66 @@ The kernels are in `leanbayes.ops.normal_kernels`, compiled at the first use and
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["fill", "scale", "shift"]
+__all__ = ["draw", "fill", "pull_back", "scale", "shift"]
 
 _PIECE = 2**17  # numbers that a thread takes at a time, a multiple of the kernels' block; no result depends on it
 
 
 def fill(out: Tensor, seed: int) -> Tensor:
     """ξ into ``out``, a contiguous float32 tensor in main memory."""
-    return _run("fill", seed, out)
+    _run("fill", seed, [out])
+    return out
 
 
 def shift(mean: Tensor, spread: Tensor, seed: int, out: Tensor | None = None) -> Tensor:
     """μ + σξ."""
-    return _run("shift", seed, torch.empty_like(mean) if out is None else out, mean, spread)
+    out = torch.empty_like(mean) if out is None else out
+    _run("shift", seed, [out, mean, spread])
+    return out
 
 
 def scale(values: Tensor, seed: int) -> Tensor:
     """v·ξ."""
-    return _run("scale", seed, torch.empty_like(values), values)
+    out = torch.empty_like(values)
+    _run("scale", seed, [out, values])
+    return out
 
 
-def _run(name: str, seed: int, out: Tensor, *inputs: Tensor) -> Tensor:
+def draw(mean: Tensor, spread: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """μ + σξ, and in the same sweep (Σμ, Σμ², Σσ², Σ log σ) in float64."""
+    out, sums = torch.empty_like(mean), np.zeros((-(-mean.numel() // _PIECE), 4))
+    _run("draw", seed, [out, mean, spread], sums)
+    return out, torch.from_numpy(sums.sum(0))
+
+
+def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, spread: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """The gradients of `draw` for μ and σ."""
+    of_mean, of_spread = torch.empty_like(mean), torch.empty_like(spread)
+    every = np.broadcast_to(np.asarray(of_sums), (-(-mean.numel() // _PIECE), 4))
+    _run("pull_back", seed, [of_mean, of_spread, gradient, mean, spread], every)
+    return of_mean, of_spread
+
+
+def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
+    """Call a kernel on pieces of the tensors, in threads; each piece has its own row, if there are rows."""
     from leanbayes.ops import normal_kernels  # numba takes half a second, which small models need not wait for
 
     kernel = getattr(normal_kernels, name)
-    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in (out, *inputs)]
-    starts = range(0, out.numel(), _PIECE)
+    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors]
 
-    def piece(start: int) -> None:
+    def piece(number: int) -> None:
+        start = number * _PIECE
         first = np.uint64((seed + start // 2 * normal_kernels.STEP) % 2**64)
-        kernel(first, *(array[start : start + _PIECE] for array in arrays))
+        kernel(first, *(array[start : start + _PIECE] for array in arrays), *(() if rows is None else (rows[number],)))
 
-    for _ in _threads(torch.get_num_threads()).map(piece, starts):
+    for _ in _threads(torch.get_num_threads()).map(piece, range(-(-arrays[0].size // _PIECE))):
         pass
-    return out
 
 
 @cache

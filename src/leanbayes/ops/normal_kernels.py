@@ -12,7 +12,7 @@ from numba import njit
 from numpy import float32 as f
 from numpy import int32, uint32, uint64
 
-__all__ = ["STEP", "fill", "scale", "shift"]
+__all__ = ["STEP", "draw", "fill", "pull_back", "scale", "shift"]
 
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, between two counters
 _STEP, _FIRST, _SECOND = uint64(STEP), uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB)
@@ -21,7 +21,21 @@ _BLOCK = 2 * _PAIRS
 _LOG_2 = f(0.6931471805599453)
 _TURN = f(2 * np.pi / 2**32)  # 2^32 make a full turn
 
-_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+_FAST = {"contract", "nsz", "arcp"}
+_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
+_sums: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST | {"reassoc"})
+
+
+@_kernel
+def _log(x: Any) -> Any:
+    """Of a positive number that is not subnormal: log 2^e (1 + m) = e log 2 + 2 artanh(m/(2 + m))."""
+    bits = np.float32(x).view(np.int32)
+    exponent = int32((bits - int32(0x3F3504F3)) >> int32(23))  # leaves a mantissa in [√½, √2)
+    m = np.int32(bits - (exponent << int32(23))).view(np.float32) - f(1)
+    t = m / (f(2) + m)
+    t2 = t * t
+    series = f(1) + t2 * (f(1 / 3) + t2 * (f(1 / 5) + t2 * (f(1 / 7) + t2 * f(1 / 9))))
+    return f(2) * t * series + f(exponent) * _LOG_2
 
 
 @_kernel
@@ -32,13 +46,7 @@ def _normals(first: Any, cosines: Any, sines: Any) -> None:
         z = (z ^ (z >> uint64(27))) * _SECOND
         z = z ^ (z >> uint64(31))
         uniform = (f(int32(z >> uint64(33))) + f(0.5)) * f(2.0**-31)
-        bits = np.float32(uniform).view(np.int32)
-        exponent = int32((bits - int32(0x3F3504F3)) >> int32(23))  # leaves a mantissa in [√½, √2)
-        m = np.int32(bits - (exponent << int32(23))).view(np.float32) - f(1)
-        t = m / (f(2) + m)  # log(1 + m) = 2 artanh(t)
-        t2 = t * t
-        series = f(1) + t2 * (f(1 / 3) + t2 * (f(1 / 5) + t2 * (f(1 / 7) + t2 * f(1 / 9))))
-        radius = np.sqrt(f(-2) * (f(2) * t * series + f(exponent) * _LOG_2))
+        radius = np.sqrt(f(-2) * _log(uniform))
         angle = int32(uint32(z))
         quarter = int32((angle + int32(0x20000000)) >> int32(30))
         y = f(int32(angle - (quarter << int32(30)))) * _TURN  # in ±π/4
@@ -80,3 +88,43 @@ def scale(first: Any, out: Any, values: Any) -> None:
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
         for i in range(min(_BLOCK, out.size - block)):
             out[block + i] = values[block + i] * noise[i]
+
+
+@_sums
+def draw(first: Any, out: Any, mean: Any, spread: Any, sums: Any) -> None:
+    """μ + σξ, and Σμ, Σμ², Σσ², Σ log σ in float64."""
+    noise = np.empty(_BLOCK, f)
+    logs = np.empty(_BLOCK, f)
+    for block in range(0, out.size, _BLOCK):
+        _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
+        size = min(_BLOCK, out.size - block)
+        for i in range(size):
+            scale = spread[block + i]
+            small = scale < f(1e-20)
+            logarithm = _log(scale * f(2.0**64) if small else scale) - (f(64) * _LOG_2 if small else f(0))
+            logs[i] = logarithm if scale > f(0) else f(-np.inf)
+            out[block + i] = mean[block + i] + scale * noise[i]
+        means, squares, scales, logarithms = 0.0, 0.0, 0.0, 0.0
+        for i in range(size):
+            m, s = np.float64(mean[block + i]), np.float64(spread[block + i])
+            means += m
+            squares += m * m
+            scales += s * s
+            logarithms += np.float64(logs[i])
+        sums[0] += means
+        sums[1] += squares
+        sums[2] += scales
+        sums[3] += logarithms
+
+
+@_kernel
+def pull_back(first: Any, of_mean: Any, of_spread: Any, gradient: Any, mean: Any, spread: Any, of_sums: Any) -> None:
+    """The gradients of ``draw`` for μ and σ, from those of the weight and of the four sums."""
+    noise = np.empty(_BLOCK, f)
+    plain, square, scale, logarithm = f(of_sums[0]), f(2 * of_sums[1]), f(2 * of_sums[2]), f(of_sums[3])
+    for block in range(0, gradient.size, _BLOCK):
+        _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
+        for i in range(min(_BLOCK, gradient.size - block)):
+            g, s = gradient[block + i], spread[block + i]
+            of_mean[block + i] = g + plain + square * mean[block + i]
+            of_spread[block + i] = g * noise[i] + scale * s + logarithm / s

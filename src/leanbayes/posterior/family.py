@@ -45,6 +45,15 @@ class Family(ABC):
         """W for fresh noise: as ``sample`` of ``noise``, in fewer sweeps where a family knows how."""
         return self.sample(mean, spread, self.noise(spread, None, generator), out)
 
+    def draw_and_sums(
+        self,
+        mean: Tensor,  # noqa: ARG002
+        spread: Tensor,  # noqa: ARG002
+        generator: torch.Generator | None,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor] | None:
+        """W and (Σμ, Σμ², Σσ², Σ log σ) in one sweep, where a family knows how."""
+        return None
+
     @abstractmethod
     def variance(self, spread: Tensor) -> Tensor:
         """Var(W)."""

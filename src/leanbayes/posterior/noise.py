@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leanbayes.ops.normal import fill, scale, shift
+from leanbayes.ops.normal import draw, fill, pull_back, scale, shift
 
-__all__ = ["shifted_normal", "standard_normal"]
+__all__ = ["normal_and_sums", "shifted_normal", "standard_normal"]
 
 _LARGE = 2**17  # numbers from which a kernel is worth its call
 
@@ -29,13 +29,49 @@ def shifted_normal(
     mean: Tensor, spread: Tensor, generator: torch.Generator | None, out: Tensor | None = None
 ) -> Tensor:
     """μ + σξ with the ξ that `standard_normal` would give, which are not stored where a kernel computes them."""
-    tensors = [tensor for tensor in (mean, spread, out) if tensor is not None]
-    if not all(_has_kernel(tensor, mean.numel()) and tensor.is_contiguous() for tensor in tensors):
+    if not _all_have_kernels(mean, spread, *([] if out is None else [out])):
         return torch.addcmul(mean, spread, standard_normal(spread.shape, spread, generator), out=out)
     if out is not None:
         return shift(mean, spread, _seed(generator), out)
     drawn: Tensor = _Shifted.apply(mean, spread, _seed(generator))
     return drawn
+
+
+def normal_and_sums(mean: Tensor, spread: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
+    """μ + σξ and (Σμ, Σμ², Σσ², Σ log σ), from which a KL follows: one sweep forward and one backward for both.
+
+    None where there is no kernel for it.
+    """
+    if not _all_have_kernels(mean, spread):
+        return None
+    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, spread, _seed(generator))
+    return found
+
+
+class _Drawn(torch.autograd.Function):
+    """μ + σξ and the four sums."""
+
+    @staticmethod
+    def forward(mean: Tensor, spread: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """One sweep."""
+        return draw(mean, spread, seed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
+        """No noise is kept."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.seed = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor, None]:
+        """g + g₁ + 2μg₂ and gξ + 2σg₃ + g₄/σ: one sweep, or torch's operations where these are differentiated again."""
+        mean, spread = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        if not torch.is_grad_enabled():
+            return *pull_back(gradient, of_sums, mean, spread, ctx.seed), None
+        plain, square, scales, logarithm = of_sums.to(mean.dtype).unbind()
+        of_spread = _Scaled.apply(gradient, ctx.seed) + 2 * scales * spread + logarithm / spread
+        return gradient + plain + 2 * square * mean, of_spread, None
 
 
 class _Shifted(torch.autograd.Function):
@@ -78,6 +114,10 @@ class _Scaled(torch.autograd.Function):
 
 def _seed(generator: torch.Generator | None) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator))
+
+
+def _all_have_kernels(*tensors: Tensor) -> bool:
+    return all(_has_kernel(tensor, tensor.numel()) and tensor.is_contiguous() for tensor in tensors)
 
 
 def _has_kernel(tensor: Tensor, size: int) -> bool:

@@ -12,7 +12,7 @@ from torch.distributions import Normal as TorchNormal
 from leanbayes.errors import InputError
 from leanbayes.posterior.family import Family
 from leanbayes.posterior.initial import GaussianRho, InitialScale, RelativeScale, initial_rho
-from leanbayes.posterior.noise import shifted_normal, standard_normal
+from leanbayes.posterior.noise import normal_and_sums, shifted_normal, standard_normal
 
 __all__ = ["Normal"]
 
@@ -64,6 +64,12 @@ class Normal(Family):
     ) -> Tensor:
         """μ + σξ, on the CPU without storing ξ."""
         return shifted_normal(mean, spread, generator, out)
+
+    def draw_and_sums(
+        self, mean: Tensor, spread: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor] | None:
+        """μ + σξ with the sums of which an exact KL is made."""
+        return normal_and_sums(mean, spread, generator)
 
     def variance(self, spread: Tensor) -> Tensor:
         """σ²."""

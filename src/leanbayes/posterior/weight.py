@@ -37,15 +37,25 @@ class RandomWeight:
         """μ of the random coordinates alone, shaped as ``spread``."""
         return self.mean if self.index is None else self.mean.flatten().index_select(0, self.index)
 
+    @property
+    def sums(self) -> Tensor | None:
+        """(Σμ, Σμ², Σσ², Σ log σ), if a draw has brought them."""
+        return self.__dict__.get("_sums")
+
     def noise(self, generator: torch.Generator | None = None, samples: int | None = None) -> Tensor:
         """Fresh ξ for the random coordinates."""
         return self.family.noise(self.spread, samples, generator)
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """The weight for fresh noise: the same that ``sample`` gives for ``noise`` of that generator."""
-        if self.index is None:
-            return self.family.draw(self.mean, self.spread, generator)
-        return self.sample(self.noise(generator))
+        if self.index is not None:
+            return self.sample(self.noise(generator))
+        if self.sums is None and torch.is_grad_enabled():  # a KL will be asked for: its sums come with the draw
+            found = self.family.draw_and_sums(self.mean, self.spread, generator)
+            if found is not None:
+                self.__dict__["_sums"] = found[1]
+                return found[0]
+        return self.family.draw(self.mean, self.spread, generator)
 
     def draw_into(self, buffer: Tensor, generator: torch.Generator | None = None) -> None:
         """The same, written into a copy of the mean."""
