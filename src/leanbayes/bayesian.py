@@ -127,10 +127,10 @@ class Bayesian(nn.Module):
         return map_tensors(draw_of, call_with(self.model, tensors, args, kwargs))
 
     def weights(self) -> dict[str, RandomWeight]:
-        """The random weights as they are now, by name: their scales are computed here, once."""
+        """The random weights as they are now, by name: their scales are computed once, when first needed."""
         parameters = dict(self.model.named_parameters())
         return {
-            name: RandomWeight(name, parameters[name], parts.index, self.posterior.spread(parts.rho), self.posterior)
+            name: RandomWeight(name, parameters[name], parts.index, None, self.posterior, parts.rho)
             for name, parts in self.parts()
         }
 

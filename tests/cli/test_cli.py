@@ -322,3 +322,22 @@ def test_a_saved_model_refuses_what_it_was_not_trained_for(
     model = halves / "run" / "model.lb"
     model.write_bytes(model.read_bytes()[:-100])
     assert "cut short" in complaint(capsys, "predict", "run/model.lb", "new")
+
+
+def test_the_same_command_on_two_processes(halves: Path) -> None:
+    """Under accelerate's launcher, which takes gloo on the CPU; only the first process writes."""
+    launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
+    launch += " --mixed_precision no --dynamo_backend no -m leanbayes.cli"
+    command = ["train", "--data", "halves", "--recipe", "partial:rate=0.1", "--out", "run", *QUICK, "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launch.split(), *command],
+        cwd=halves,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert json.loads(line)["metrics"] == json.loads((halves / "run" / "scores.json").read_text())["metrics"]
+    shell("predict", "run/model.lb", "halves/left", "--out", "said", "--quiet", folder=halves)

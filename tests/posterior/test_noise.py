@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 import torch.distributions as D
+import torch.nn.functional as F
 from scipy import stats
 from torch import nn
 
@@ -161,72 +162,85 @@ def test_under_vmap():
     assert abs(torch.corrcoef(draws)[0, 1].item()) < 5 / math.sqrt(LARGE)
 
 
-def drawn(mean, spread):
-    weight = RandomWeight("w", mean, None, spread, Normal())
+def drawn(mean, rho):
+    weight = RandomWeight("w", mean, None, None, Normal(), rho)
     return weight, weight.draw(generator())
+
+
+def raw(*shape, low=-8.0, high=2.0):
+    return (torch.rand(*shape) * (high - low) + low).requires_grad_()
 
 
 @pytest.mark.parametrize("prior", [D.Normal(0.0, 1.0), D.Normal(0.3, 0.2), D.Normal(torch.tensor(-1.0).double(), 3.0)])
 def test_the_kl_that_comes_with_a_draw_is_that_of_float64(prior):
     torch.manual_seed(0)
-    mean = (0.1 * torch.randn(2**18 + 700)).requires_grad_()
-    spread = (torch.rand(2**18 + 700) * 0.1 + 1e-4).requires_grad_()
-    weight, value = drawn(mean, spread)
+    mean, rho = (0.1 * torch.randn(2**18 + 700)).requires_grad_(), raw(2**18 + 700)
+    weight, value = drawn(mean, rho)
     found = Exact()(weight, prior)
     assert weight.sums is not None
     noise = standard_normal(mean.shape, mean, generator()).double()
-    wide = [tensor.detach().double().requires_grad_() for tensor in (mean, spread)]
+    wide = [tensor.detach().double().requires_grad_() for tensor in (mean, rho)]
+    scale = F.softplus(wide[1])
     law = D.Normal(prior.loc.double(), prior.scale.double())
-    expected = D.kl_divergence(D.Normal(*wide), law).sum()
+    expected = D.kl_divergence(D.Normal(wide[0], scale), law).sum()
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     ((found / 1000) + value.square().sum()).backward()
-    (expected / 1000 + (wide[0] + wide[1] * noise).square().sum()).backward()
-    torch.testing.assert_close(mean.grad.double(), wide[0].grad, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(spread.grad.double(), wide[1].grad, rtol=1e-4, atol=1e-4)
+    (expected / 1000 + (wide[0] + scale * noise).square().sum()).backward()
+    torch.testing.assert_close(mean.grad.double(), wide[0].grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(rho.grad.double(), wide[1].grad, rtol=1e-5, atol=1e-5)
+
+
+def test_a_draw_with_sums_is_the_draw_without():
+    mean, rho = torch.randn(2**17 + 3), raw(2**17 + 3)
+    with torch.no_grad():
+        plain = drawn(mean, rho)[1]
+    torch.testing.assert_close(drawn(mean, rho)[1].detach(), plain, rtol=1e-6, atol=1e-6)
 
 
 def test_either_output_alone_has_its_gradients():
-    mean, spread = torch.randn(2**17, requires_grad=True), (torch.rand(2**17) + 0.1).requires_grad_()
-    weight, value = drawn(mean, spread)
-    found = torch.autograd.grad(Exact()(weight, D.Normal(0.0, 2.0)), (mean, spread))
+    mean, rho = torch.randn(2**17, requires_grad=True), raw(2**17)
+    spread, slope = F.softplus(rho.detach()), rho.detach().sigmoid()
+    weight, value = drawn(mean, rho)
+    found = torch.autograd.grad(Exact()(weight, D.Normal(0.0, 2.0)), (mean, rho))
     torch.testing.assert_close(found[0], mean / 4)
-    torch.testing.assert_close(found[1], spread / 4 - 1 / spread)
-    weight, value = drawn(mean, spread)
-    found = torch.autograd.grad(value.sum(), (mean, spread))
+    torch.testing.assert_close(found[1], (spread / 4 - 1 / spread) * slope)
+    weight, value = drawn(mean, rho)
+    found = torch.autograd.grad(value.sum(), (mean, rho))
     assert torch.equal(found[0], torch.ones_like(mean))
-    torch.testing.assert_close(found[1], standard_normal(mean.shape, mean, generator()))
+    torch.testing.assert_close(found[1], standard_normal(mean.shape, mean, generator()) * slope)
 
 
 def test_second_derivatives_of_draw_and_kl():
-    mean, spread = torch.randn(2**17, requires_grad=True), (torch.rand(2**17) + 0.1).requires_grad_()
-    weight, value = drawn(mean, spread)
+    mean, rho = torch.randn(2**17, requires_grad=True), raw(2**17, low=-2.0)
+    weight, value = drawn(mean, rho)
     loss = value.square().sum() + Exact()(weight, D.Normal(0.0, 1.0))
-    first = torch.autograd.grad(loss, (mean, spread), create_graph=True)
-    second = torch.autograd.grad(first[1].sum(), spread)[0]
-    noise = standard_normal(mean.shape, mean, generator())
-    torch.testing.assert_close(second, 2 * noise.square() + 1 + spread.detach() ** -2, rtol=1e-4, atol=1e-4)
+    first = torch.autograd.grad(loss, (mean, rho), create_graph=True)
+    second = torch.autograd.grad(first[1].sum(), rho)[0]
+    wide = [tensor.detach().double().requires_grad_() for tensor in (mean, rho)]
+    noise, scale = standard_normal(mean.shape, mean, generator()).double(), F.softplus(wide[1])
+    expected = (wide[0] + scale * noise).square().sum() + (scale.square() / 2 - scale.log()).sum()
+    (of_rho,) = torch.autograd.grad(expected, wide[1], create_graph=True)
+    (of_of_rho,) = torch.autograd.grad(of_rho.sum(), wide[1])
+    torch.testing.assert_close(second.double(), of_of_rho, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-40, 1e-10, 1e10, 1e30])
-def test_logarithms_of_extreme_scales(scale):
-    mean, spread = torch.zeros(2**17, requires_grad=True), torch.full((2**17,), scale, requires_grad=True)
-    weight, _ = drawn(mean, spread)
-    assert weight.sums[3].item() / 2**17 == pytest.approx(math.log(spread[0].item()), rel=1e-6)
-
-
-def test_a_scale_of_zero_has_an_infinite_kl():
-    mean, spread = torch.zeros(2**17, requires_grad=True), torch.ones(2**17)
-    spread[5] = 0.0
-    weight, _ = drawn(mean, spread.requires_grad_())
-    assert Exact()(weight, D.Normal(0.0, 1.0)).item() == math.inf
+@pytest.mark.parametrize("value", [-95.0, -80.0, -30.0, -17.5, -16.5, -1.0, 0.0, 1.0, 30.0, 1e4])
+def test_extreme_scales(value):
+    mean, rho = torch.zeros(2**17, requires_grad=True), torch.full((2**17,), value, requires_grad=True)
+    weight, _ = drawn(mean, rho)
+    scale = F.softplus(torch.tensor(value).double(), threshold=100).item()
+    assert weight.sums[3].item() / 2**17 == pytest.approx(math.log(scale), rel=1e-5, abs=1e-6)
+    assert weight.sums[2].item() / 2**17 == pytest.approx(scale**2, rel=1e-5, abs=1e-70)
+    (found,) = torch.autograd.grad(weight.sums[3], rho)
+    assert found[0].item() == pytest.approx(torch.tensor(value).double().sigmoid().item() / scale, rel=1e-5)
 
 
 def test_no_sums_without_gradients_or_for_a_second_draw():
-    mean, spread = torch.randn(2**17, requires_grad=True), (torch.rand(2**17) + 0.1).requires_grad_()
+    mean, rho = torch.randn(2**17, requires_grad=True), raw(2**17)
     with torch.no_grad():
-        assert drawn(mean, spread)[0].sums is None
-    weight, first = drawn(mean, spread)
+        assert drawn(mean, rho)[0].sums is None
+    weight, first = drawn(mean, rho)
     sums = weight.sums
     second = weight.draw(generator())
     assert weight.sums is sums
-    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-6)

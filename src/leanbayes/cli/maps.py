@@ -5,7 +5,6 @@ import math
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -30,5 +29,5 @@ def write_map(folder: Path, name: str, found: Prediction, row: int) -> None:
 
 def _write(path: Path, pixels: Tensor) -> None:
     data = io.BytesIO()
-    Image.fromarray(np.asarray(pixels.detach().to("cpu", torch.uint8))).save(data, format="PNG")
+    Image.fromarray(np.array(pixels.tolist(), np.uint8)).save(data, format="PNG")
     write_bytes(path, data.getvalue())

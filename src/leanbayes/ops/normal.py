@@ -39,19 +39,19 @@ def scale(values: Tensor, seed: int) -> Tensor:
     return out
 
 
-def draw(mean: Tensor, spread: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """μ + σξ, and in the same sweep (Σμ, Σμ², Σσ², Σ log σ) in float64."""
+def draw(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """μ + σξ with σ = softplus(ρ), and in the same sweep (Σμ, Σμ², Σσ², Σ log σ) in float64."""
     out, sums = torch.empty_like(mean), np.zeros((-(-mean.numel() // _PIECE), 4))
-    _run("draw", seed, [out, mean, spread], sums)
+    _run("draw", seed, [out, mean, rho], sums)
     return out, torch.from_numpy(sums.sum(0))
 
 
-def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, spread: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """The gradients of `draw` for μ and σ."""
-    of_mean, of_spread = torch.empty_like(mean), torch.empty_like(spread)
+def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """The gradients of `draw` for μ and ρ."""
+    of_mean, of_rho = torch.empty_like(mean), torch.empty_like(rho)
     every = np.broadcast_to(np.asarray(of_sums), (-(-mean.numel() // _PIECE), 4))
-    _run("pull_back", seed, [of_mean, of_spread, gradient, mean, spread], every)
-    return of_mean, of_spread
+    _run("pull_back", seed, [of_mean, of_rho, gradient, mean, rho], every)
+    return of_mean, of_rho
 
 
 def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:

@@ -90,41 +90,85 @@ def scale(first: Any, out: Any, values: Any) -> None:
             out[block + i] = values[block + i] * noise[i]
 
 
-@_sums
-def draw(first: Any, out: Any, mean: Any, spread: Any, sums: Any) -> None:
-    """μ + σξ, and Σμ, Σμ², Σσ², Σ log σ in float64."""
-    noise = np.empty(_BLOCK, f)
-    logs = np.empty(_BLOCK, f)
-    for block in range(0, out.size, _BLOCK):
-        _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
-        size = min(_BLOCK, out.size - block)
-        for i in range(size):
-            scale = spread[block + i]
-            small = scale < f(1e-20)
-            logarithm = _log(scale * f(2.0**64) if small else scale) - (f(64) * _LOG_2 if small else f(0))
-            logs[i] = logarithm if scale > f(0) else f(-np.inf)
-            out[block + i] = mean[block + i] + scale * noise[i]
-        means, squares, scales, logarithms = 0.0, 0.0, 0.0, 0.0
-        for i in range(size):
-            m, s = np.float64(mean[block + i]), np.float64(spread[block + i])
-            means += m
-            squares += m * m
-            scales += s * s
-            logarithms += np.float64(logs[i])
-        sums[0] += means
-        sums[1] += squares
-        sums[2] += scales
-        sums[3] += logarithms
+@_kernel
+def _exp(x: Any) -> Any:
+    """Of a number from −87 to 0: 2^n e^r with |r| ≤ ½ log 2."""
+    n = np.floor(x * f(1.4426950408889634) + f(0.5))
+    r = (x - n * f(0.693359375)) + n * f(2.12194440e-4)  # log 2 in two parts
+    series = f(1) + r * (f(1) + r * (f(1 / 2) + r * (f(1 / 6) + r * (f(1 / 24) + r * (f(1 / 120) + r * f(1 / 720))))))
+    return series * np.int32((int32(n) + int32(127)) << int32(23)).view(np.float32)
 
 
 @_kernel
-def pull_back(first: Any, of_mean: Any, of_spread: Any, gradient: Any, mean: Any, spread: Any, of_sums: Any) -> None:
-    """The gradients of ``draw`` for μ and σ, from those of the weight and of the four sums."""
-    noise = np.empty(_BLOCK, f)
-    plain, square, scale, logarithm = f(of_sums[0]), f(2 * of_sums[1]), f(2 * of_sums[2]), f(of_sums[3])
-    for block in range(0, gradient.size, _BLOCK):
+def _log_1p(t: Any) -> Any:
+    """Of a number from 0 to 1, with all its digits however small it is: 2 artanh(t/(2 + t))."""
+    u = t / (f(2) + t)
+    u2 = u * u
+    high = f(1 / 9) + u2 * (f(1 / 11) + u2 * (f(1 / 13) + u2 * f(1 / 15)))
+    return f(2) * u * (f(1) + u2 * (f(1 / 3) + u2 * (f(1 / 5) + u2 * (f(1 / 7) + u2 * high))))
+
+
+@_kernel
+def _softplus(rho: Any, size: Any, scales: Any, slopes: Any) -> None:
+    """σ = log(1 + e^ρ) and dσ/dρ, the logistic function."""
+    for i in range(size):
+        raw = rho[i]
+        e = _exp(max(-abs(raw), f(-87)))
+        scales[i] = max(raw, f(0)) + _log_1p(e)
+        slopes[i] = (f(1) if raw > f(0) else e) / (f(1) + e)
+
+
+# Below, each loop touches few arrays: with more, the compiler cannot tell that they are apart, and does not vectorise.
+
+
+@_sums
+def draw(first: Any, out: Any, mean: Any, rho: Any, sums: Any) -> None:
+    """μ + σξ with σ = softplus(ρ), and Σμ, Σμ², Σσ², Σ log σ in float64."""
+    noise, scales, slopes = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    for block in range(0, out.size, _BLOCK):
+        size = min(_BLOCK, out.size - block)
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
-        for i in range(min(_BLOCK, gradient.size - block)):
-            g, s = gradient[block + i], spread[block + i]
-            of_mean[block + i] = g + plain + square * mean[block + i]
-            of_spread[block + i] = g * noise[i] + scale * s + logarithm / s
+        raws, means = rho[block : block + size], mean[block : block + size]
+        _softplus(raws, size, scales, slopes)
+        for i in range(size):
+            noise[i] = means[i] + scales[i] * noise[i]
+        out[block : block + size] = noise[:size]
+        plain, square, variance, logarithm = 0.0, 0.0, 0.0, 0.0
+        for i in range(size):
+            m = np.float64(means[i])
+            plain += m
+            square += m * m
+        for i in range(size):
+            s = np.float64(scales[i])
+            variance += s * s
+        for i in range(size):
+            logs = _log(scales[i])
+            slopes[i] = raws[i] if raws[i] < f(-17) else logs  # there σ = e^ρ to the last digit
+        for i in range(size):
+            logarithm += np.float64(slopes[i])
+        sums[0] += plain
+        sums[1] += square
+        sums[2] += variance
+        sums[3] += logarithm
+
+
+@_kernel
+def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, rho: Any, of_sums: Any) -> None:
+    """The gradients of ``draw`` for μ and ρ, from those of the weight and of the four sums."""
+    noise, scales, slopes = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    plain, square, variance, logarithm = f(of_sums[0]), f(2 * of_sums[1]), f(2 * of_sums[2]), f(of_sums[3])
+    for block in range(0, gradient.size, _BLOCK):
+        size = min(_BLOCK, gradient.size - block)
+        _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
+        _softplus(rho[block : block + size], size, scales, slopes)
+        g, means = gradient[block : block + size], mean[block : block + size]
+        for i in range(size):
+            noise[i] = g[i] * noise[i]
+        for i in range(size):
+            scales[i] = variance * scales[i] + logarithm / scales[i]
+        for i in range(size):
+            scales[i] = (noise[i] + scales[i]) * slopes[i]
+        of_rho[block : block + size] = scales[:size]
+        for i in range(size):
+            noise[i] = g[i] + plain + square * means[i]
+        of_mean[block : block + size] = noise[:size]

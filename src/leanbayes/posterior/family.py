@@ -48,7 +48,7 @@ class Family(ABC):
     def draw_and_sums(
         self,
         mean: Tensor,  # noqa: ARG002
-        spread: Tensor,  # noqa: ARG002
+        rho: Tensor,  # noqa: ARG002
         generator: torch.Generator | None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor] | None:
         """W and (Σμ, Σμ², Σσ², Σ log σ) in one sweep, where a family knows how."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.ops.normal import draw, fill, pull_back, scale, shift
@@ -37,14 +38,14 @@ def shifted_normal(
     return drawn
 
 
-def normal_and_sums(mean: Tensor, spread: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
-    """μ + σξ and (Σμ, Σμ², Σσ², Σ log σ), from which a KL follows: one sweep forward and one backward for both.
+def normal_and_sums(mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
+    """μ + σξ with σ = softplus(ρ), and (Σμ, Σμ², Σσ², Σ log σ), from which a KL follows.
 
-    None where there is no kernel for it.
+    One sweep forward and one backward for both; None where there is no kernel for it.
     """
-    if not _all_have_kernels(mean, spread):
+    if not _all_have_kernels(mean, rho):
         return None
-    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, spread, _seed(generator))
+    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, _seed(generator))
     return found
 
 
@@ -52,26 +53,27 @@ class _Drawn(torch.autograd.Function):
     """μ + σξ and the four sums."""
 
     @staticmethod
-    def forward(mean: Tensor, spread: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    def forward(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """One sweep."""
-        return draw(mean, spread, seed)
+        return draw(mean, rho, seed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
-        """No noise is kept."""
+        """Neither noise nor scales are kept."""
         ctx.save_for_backward(*inputs[:2])
         ctx.seed = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor, None]:
-        """g + g₁ + 2μg₂ and gξ + 2σg₃ + g₄/σ: one sweep, or torch's operations where these are differentiated again."""
-        mean, spread = ctx.saved_tensors
+        """g + g₁ + 2μg₂, and gξ + 2σg₃ + g₄/σ times dσ/dρ: one sweep, or torch's operations if differentiated again."""
+        mean, rho = ctx.saved_tensors
         gradient = gradient.contiguous()
         if not torch.is_grad_enabled():
-            return *pull_back(gradient, of_sums, mean, spread, ctx.seed), None
-        plain, square, scales, logarithm = of_sums.to(mean.dtype).unbind()
-        of_spread = _Scaled.apply(gradient, ctx.seed) + 2 * scales * spread + logarithm / spread
-        return gradient + plain + 2 * square * mean, of_spread, None
+            return *pull_back(gradient, of_sums, mean, rho, ctx.seed), None
+        plain, square, variance, logarithm = of_sums.to(mean.dtype).unbind()
+        spread = F.softplus(rho, threshold=40)
+        of_spread = _Scaled.apply(gradient, ctx.seed) + 2 * variance * spread + logarithm / spread
+        return gradient + plain + 2 * square * mean, of_spread * rho.sigmoid(), None
 
 
 class _Shifted(torch.autograd.Function):

@@ -66,10 +66,10 @@ class Normal(Family):
         return shifted_normal(mean, spread, generator, out)
 
     def draw_and_sums(
-        self, mean: Tensor, spread: Tensor, generator: torch.Generator | None
+        self, mean: Tensor, rho: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor] | None:
         """μ + σξ with the sums of which an exact KL is made."""
-        return normal_and_sums(mean, spread, generator)
+        return normal_and_sums(mean, rho, generator)
 
     def variance(self, spread: Tensor) -> Tensor:
         """σ²."""

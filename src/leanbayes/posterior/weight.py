@@ -1,6 +1,5 @@
 """One random tensor at one moment: its mean, which coordinates are random, and how far they spread."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -12,19 +11,34 @@ from leanbayes.posterior.family import Family
 __all__ = ["RandomWeight"]
 
 
-@dataclass(frozen=True)
 class RandomWeight:
     """A weight tensor of which some coordinates, or all, are random.
 
     ``index`` holds the flat positions of the k random coordinates and ``spread`` their k scales;
     where ``index`` is None every coordinate is random and ``spread`` has the tensor's own shape.
+    In place of ``spread`` the raw parameter ``rho`` may be given: then scales are computed when they are asked for.
     """
 
-    name: str
-    mean: Tensor
-    index: Tensor | None
-    spread: Tensor
-    family: Family
+    def __init__(
+        self,
+        name: str,
+        mean: Tensor,
+        index: Tensor | None,
+        spread: Tensor | None,
+        family: Family,
+        rho: Tensor | None = None,
+    ) -> None:
+        self.name, self.mean, self.index, self.family, self.rho = name, mean, index, family, rho
+        self.sums: Tensor | None = None  # (Σμ, Σμ², Σσ², Σ log σ), once a draw has brought them
+        self._spread = spread
+
+    @property
+    def spread(self) -> Tensor:
+        """The scales, computed once."""
+        if self._spread is None:
+            assert self.rho is not None
+            self._spread = self.family.spread(self.rho)
+        return self._spread
 
     @cached_property
     def positions(self) -> Tensor:
@@ -37,11 +51,6 @@ class RandomWeight:
         """μ of the random coordinates alone, shaped as ``spread``."""
         return self.mean if self.index is None else self.mean.flatten().index_select(0, self.index)
 
-    @property
-    def sums(self) -> Tensor | None:
-        """(Σμ, Σμ², Σσ², Σ log σ), if a draw has brought them."""
-        return self.__dict__.get("_sums")
-
     def noise(self, generator: torch.Generator | None = None, samples: int | None = None) -> Tensor:
         """Fresh ξ for the random coordinates."""
         return self.family.noise(self.spread, samples, generator)
@@ -50,10 +59,10 @@ class RandomWeight:
         """The weight for fresh noise: the same that ``sample`` gives for ``noise`` of that generator."""
         if self.index is not None:
             return self.sample(self.noise(generator))
-        if self.sums is None and torch.is_grad_enabled():  # a KL will be asked for: its sums come with the draw
-            found = self.family.draw_and_sums(self.mean, self.spread, generator)
-            if found is not None:
-                self.__dict__["_sums"] = found[1]
+        if self.rho is not None and self.sums is None and torch.is_grad_enabled():
+            found = self.family.draw_and_sums(self.mean, self.rho, generator)
+            if found is not None:  # a KL will be asked for: its sums have come with the draw
+                self.sums = found[1]
                 return found[0]
         return self.family.draw(self.mean, self.spread, generator)
 
@@ -96,7 +105,7 @@ class RandomWeight:
 
     def widened(self) -> "RandomWeight":
         """Itself, in float32 if it is half precision: sums over many weights need the digits."""
-        if self.spread.dtype.itemsize >= 4:
+        if self.mean.dtype.itemsize >= 4:
             return self
         return RandomWeight(self.name, self.mean.float(), self.index, self.spread.float(), self.family)
 
