@@ -122,8 +122,8 @@ def run_train(data: DataOptions, budget: Budget, options: TrainOptions, bars: Ba
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = folder / "checkpoints"
 
-    def watch(stage: str, epoch: Any, epochs: int) -> None:
-        bars(Event(options.recipe, options.seed, stage, epoch.epoch + 1, epochs))
+    def watch(stage: str, done: int, total: int) -> None:
+        bars(Event(options.recipe, options.seed, stage, done, total))
 
     trained = prepare(recipe, task, Run(budget, options.seed, checkpoints, watch))
     record: dict[str, Any] = {"command": command, "recipe": settings(recipe), "budget": asdict(budget)}

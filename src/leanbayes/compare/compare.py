@@ -26,7 +26,6 @@ from leanbayes.evaluate.statistics import seed_tests
 from leanbayes.files import read_tensors, write_tensors, write_text
 from leanbayes.recipes import Budget, Recipe, Run, Trained, prepare, settings
 from leanbayes.storage import save
-from leanbayes.train import Epoch
 
 __all__ = ["Event", "compare", "is_main_process", "judge"]
 
@@ -289,9 +288,9 @@ def _commit() -> str | None:
         return None
 
 
-def _watcher(watch: Callable[[Event], None] | None, method: str, seed: int) -> Callable[[str, Epoch, int], None]:
-    def told(stage: str, epoch: Epoch, epochs: int) -> None:
-        _tell(watch, method, seed, stage, epoch.epoch + 1, epochs)
+def _watcher(watch: Callable[[Event], None] | None, method: str, seed: int) -> Callable[[str, int, int], None]:
+    def told(stage: str, done: int, total: int) -> None:
+        _tell(watch, method, seed, stage, done, total)
 
     return told
 

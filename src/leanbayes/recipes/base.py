@@ -48,7 +48,8 @@ class Budget:
             raise InputError(f"lr must be positive, got {self.lr}")
 
 
-Watcher = Callable[[str, Epoch, int], None]
+Watcher = Callable[[str, int, int], None]
+"""Told the stage under way, how many of its steps are done, and how many there are."""
 
 
 @dataclass
@@ -76,13 +77,21 @@ class Run:
         """Batches."""
         return DataLoader(data, batch_size=self.budget.batch_size, shuffle=shuffle)
 
+    def tracked(self, data: Dataset[Any], stage: str) -> "Tracked":
+        """Batches for a step that is no training; whoever watches is told of each."""
+        return Tracked(self.loader(data), lambda done, total: self.tell(stage, done, total))
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """How far a stage is."""
+        if self.watch is not None:
+            self.watch(stage, done, total)
+
     def fit(self, model: nn.Module, task: Task, stage: str, epochs: int, **options: Any) -> None:
         """Train for a stage of the budget; a killed run goes on where it was."""
         budget = self.budget
 
         def told(epoch: Epoch) -> None:
-            if self.watch is not None:
-                self.watch(stage, epoch, epochs)
+            self.tell(stage, epoch.epoch + 1, epochs)
 
         settings: dict[str, Any] = {
             "optimizer": budget.optimizer,
@@ -136,6 +145,22 @@ class Run:
         """The run of one member of an ensemble: seeds 0 to 4 for five members of seed 0."""
         folder = None if self.folder is None else self.folder / f"member{index}"
         return replace(self, seed=self.seed * of + index, folder=folder, nets={}, seconds=0.0)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Batches, each of which is told; they can be gone through again."""
+
+    batches: DataLoader[Any]
+    told: Callable[[int, int], None]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        for done, batch in enumerate(self.batches, start=1):
+            yield batch
+            self.told(done, len(self.batches))
 
 
 class Recipe(ABC):

@@ -26,7 +26,7 @@ class LaplaceRecipe(Recipe):
     def train(self, task: Task, run: Run) -> nn.Module:
         """All epochs for the plain network, then the curvature."""
         model = run.plain(task, run.budget.epochs)
-        batches = run.loader(task.train)
+        batches = run.tracked(task.train, "curvature")
         with run.charged():
             chosen = None
             if self.subset == "subnetwork":

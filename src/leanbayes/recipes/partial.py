@@ -24,7 +24,7 @@ class Partial(Variational):
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
         """Those with the largest absolute gradient of the loss over the training set."""
-        scores = sensitivity(model, run.loader(task.train), task.likelihood)
+        scores = sensitivity(model, run.tracked(task.train, "sensitivity"), task.likelihood)
         return top_k(scores, rate=self.rate, scope=self.scope)
 
     def formula(self) -> Relative:

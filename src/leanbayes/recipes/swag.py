@@ -28,5 +28,5 @@ class SwagRecipe(Recipe):
         options = {"optimizer": "sgd", "lr": self.lr, "schedule": "constant", "validate": None, "patience": None}
         run.fit(swag, task, "swag", rest, callbacks=[lambda epoch: swag.collect()], **options)  # noqa: ARG005
         with run.charged():
-            swag.update_norms(run.loader(task.train), self.draws)
+            swag.update_norms(run.tracked(task.train, "batch norms of the draws"), self.draws)
         return swag

@@ -23,4 +23,4 @@ class TemperatureRecipe(Recipe):
         """The other recipe, then one number on the validation set."""
         model = self.of.train(task, run)
         with run.charged():
-            return Temperature.fit(model, run.loader(task.validation), task.likelihood)
+            return Temperature.fit(model, run.tracked(task.validation, "temperature"), task.likelihood)
