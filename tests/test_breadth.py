@@ -257,7 +257,7 @@ def test_the_draws_are_those_of_a_loop_over_torch(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_automatic_way_is_one_of_the_ways(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """vmap is tried, and where a model cannot be vmapped nothing is lost: the draws are those of the loop."""
-    monkeypatch.setattr(sys.modules["leanbayes.predict"], "_SMALL_CALL", 10.0)
+    monkeypatch.setattr(sys.modules["leanbayes.predict.draws"], "_SMALL_CALL", 10.0)
     case = CASES[name]
     bnn, x = lb.Bayesian(case.make(), subspace=lb.random_k(0.05), posterior=lb.Normal(0.3)), case.inputs()
     loop, auto = (

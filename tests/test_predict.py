@@ -136,7 +136,7 @@ class Branching(nn.Module):
 
 def test_auto_falls_back_without_losing_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The noise of the n-th draw does not depend on how it is computed, nor on a trial of vmap that failed."""
-    monkeypatch.setattr(sys.modules["leanbayes.predict"], "_SMALL_CALL", 10.0)  # so that vmap is tried
+    monkeypatch.setattr(sys.modules["leanbayes.predict.draws"], "_SMALL_CALL", 10.0)  # so that vmap is tried
     bnn, x = lb.Bayesian(Branching(), posterior=lb.Normal(0.5)), torch.randn(5, 4)
     one, two = (lb.predict(bnn, x, samples=12, method=method, generator=seeded()) for method in ("loop", "auto"))
     assert (one.draws == 12).all()
@@ -144,7 +144,7 @@ def test_auto_falls_back_without_losing_draws(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_auto_with_vmap_forced_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["leanbayes.predict"], "_SMALL_CALL", 10.0)
+    monkeypatch.setattr(sys.modules["leanbayes.predict.draws"], "_SMALL_CALL", 10.0)
     bnn, x = lb.Bayesian(mlp(), posterior=lb.Normal(0.5)), torch.randn(5, 4)
     one, two = (lb.predict(bnn, x, samples=30, method=method, generator=seeded()) for method in ("loop", "auto"))
     assert_alike(one, two)
@@ -195,7 +195,7 @@ def test_statistics_stream(samples: int) -> None:
 @pytest.mark.parametrize("samples", [64, 256])
 def test_vmap_works_in_chunks(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest stack of weight draws does not grow with the number of draws."""
-    module, largest, real = sys.modules["leanbayes.predict"], [0], torch.func.vmap
+    module, largest, real = sys.modules["leanbayes.predict.draws"], [0], torch.func.vmap
 
     def watching(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         def run(tensors: dict[str, Tensor]) -> Any:

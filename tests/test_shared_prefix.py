@@ -25,7 +25,7 @@ SAMPLES = 5
 def _always_share() -> Iterator[None]:
     """Share however little there is to share: whether it pays is a matter of time, and not of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["leanbayes.predict"], "_SHARE_FROM", -1.0)
+        patch.setattr(sys.modules["leanbayes.predict.draws"], "_SHARE_FROM", -1.0)
         yield
 
 

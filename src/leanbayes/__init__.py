@@ -14,6 +14,7 @@ from leanbayes.errors import (
     ForeignFile,
     InputError,
     LeanBayesError,
+    MissingRule,
     NewerFile,
     NoClosedForm,
     NonFinite,
@@ -26,6 +27,7 @@ from leanbayes.errors import (
 from leanbayes.evaluate import Evaluation, evaluate
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.moments import moments
 from leanbayes.objective import Elbo, anneal, constant, elbo, warm_up
 from leanbayes.posterior import GaussianRho, Normal, RelativeScale
 from leanbayes.predict import Prediction, Predictor, predict
@@ -58,6 +60,7 @@ __all__ = [
     "LeanBayesError",
     "Likelihood",
     "MCDropout",
+    "MissingRule",
     "MonteCarlo",
     "NewerFile",
     "NoClosedForm",
@@ -85,6 +88,7 @@ __all__ = [
     "fix_statistics",
     "layers",
     "load",
+    "moments",
     "not_norm",
     "predict",
     "random_k",

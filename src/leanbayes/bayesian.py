@@ -16,6 +16,7 @@ from leanbayes.kl import Estimator, Exact
 from leanbayes.posterior import Family, Normal, RandomWeight
 from leanbayes.prior import Prior, PriorLike, resolve_priors
 from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate.moments import draw_moments
 from leanbayes.propagate.stand_in import draw_of
 from leanbayes.subspace import Subspace, Summary, TensorSummary, everything, slots_of
 
@@ -49,7 +50,7 @@ class Bayesian(nn.Module):
         subspace: which coordinates are random; by default all.
         posterior: how they are distributed.
         prior: a torch distribution, a `leanbayes.Prior`, or a mapping of globs to them.
-        propagate: "sample", "local" or "flipout".
+        propagate: "sample", "local", "flipout" or "moments".
         kl: how the divergence is computed.
         generator: for the initial scales, where they are random.
 
@@ -124,7 +125,8 @@ class Bayesian(nn.Module):
                 raise UnknownName.of("propagation", chosen, PROPAGATIONS)
             stand_in = PROPAGATIONS[chosen]
             tensors = {name: stand_in(weight, generator) for name, weight in weights.items()}
-        return map_tensors(draw_of, call_with(self.model, tensors, args, kwargs))
+        returned = call_with(self.model, tensors, args, kwargs)
+        return map_tensors(lambda value: draw_moments(draw_of(value), generator), returned)
 
     def weights(self) -> dict[str, RandomWeight]:
         """The random weights as they are now, by name: their scales are computed once, when first needed."""

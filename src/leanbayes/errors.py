@@ -5,6 +5,7 @@ __all__ = [
     "ForeignFile",
     "InputError",
     "LeanBayesError",
+    "MissingRule",
     "NewerFile",
     "NoClosedForm",
     "NonFinite",
@@ -43,6 +44,10 @@ class ShapeMismatch(InputError):
 
 class NonFinite(LeanBayesError, ArithmeticError):
     """NaN or infinity where a number was needed."""
+
+
+class MissingRule(LeanBayesError, NotImplementedError):
+    """An operation met a random tensor, and nothing says how mean and variance pass through it."""
 
 
 class NoClosedForm(LeanBayesError, NotImplementedError):

@@ -6,6 +6,7 @@ total, aleatoric and epistemic uncertainty follow from the averages alone: that 
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes.calls import map_tensors
 from leanbayes.errors import InputError, ShapeMismatch
+from leanbayes.ops.safe_sqrt import draw_normal
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Uncertainty"]
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Uncertainty", "draw_outputs"]
+
+_MOST_COLUMNS = 21_201  # of torch's Sobol points
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,38 @@ class Likelihood(nn.Module, ABC):
     def nats(self, found: Uncertainty) -> Tensor:
         """The total uncertainty on a scale of nats, on which ``samples="auto"`` decides."""
         return found.total
+
+    def expected_nll(
+        self, mean: Any, variance: Any, target: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """E[−log p(target | f)] for Gaussian outputs f of these moments, summed: by draws of the outputs alone."""
+        draws = [self.nll(draw_outputs(mean, variance, generator), target) for _ in range(samples)]
+        return torch.stack(draws).mean()
+
+    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
+        """The prediction for Gaussian outputs of these moments: by so many outputs, evenly spread."""
+        total, centre = None, None
+        for output in self.spread_outputs(mean, variance, points):
+            centre = self.centre(output) if total is None else centre
+            found = self.statistics(output, centre)
+            total = found if total is None else total + found
+        assert total is not None
+        return self.uncertainty(total / points, torch.full((len(total),), points, device=total.device), centre)
+
+    def spread_outputs(self, mean: Any, variance: Any, points: int) -> Iterator[Any]:
+        """Outputs that stand for a Gaussian of these moments: Sobol points, the same for each input and pixel."""
+        columns: list[int] = []
+        map_tensors(lambda leaf: columns.append(leaf.shape[1] if leaf.dim() > 1 else 1), mean)
+        width = min(sum(columns), _MOST_COLUMNS)
+        even = torch.quasirandom.SobolEngine(width, scramble=True, seed=0).draw(points, dtype=torch.float64)
+        noise = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9))
+        for row in noise.repeat(1, -(-sum(columns) // width)):
+            parts = iter(row.split([*columns, row.numel() - sum(columns)]))
+
+            def place(m: Tensor, v: Tensor, parts: Iterator[Tensor] = parts) -> Tensor:
+                return m + v.clamp_min(0).sqrt() * next(parts).to(m).view(-1, *[1] * (m.dim() - 2))
+
+            yield _combine(place, mean, variance)
 
     def forward(self, output: Any, target: Tensor) -> Tensor:
         """−log p in nats, the mean over examples: a loss like any other in torch."""
@@ -236,6 +273,35 @@ class Gaussian(Likelihood):
         mean = distance if centre is None else centre + distance
         return Uncertainty(mean, aleatoric + epistemic, aleatoric, epistemic)
 
+    def expected_nll(
+        self,
+        mean: Any,
+        variance: Any,
+        target: Tensor,
+        *,
+        samples: int = 1,  # noqa: ARG002
+        generator: torch.Generator | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """In closed form: ½ log 2πs² + ((y − m)² + σ²)/2s²; log s² itself may be Gaussian: E s⁻² = exp(−m' + σ'²/2)."""
+        centre, log_variance, spread, doubt = self._split_moments(mean, variance)
+        if centre.shape != target.shape:
+            raise ShapeMismatch(
+                f"Gaussian has means of shape {tuple(centre.shape)} and targets of {tuple(target.shape)}"
+            )
+        squares = ((target - centre).square() + spread) * torch.exp(doubt / 2 - log_variance)
+        return 0.5 * (squares + log_variance + math.log(2 * math.pi)).sum()
+
+    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:  # noqa: ARG002
+        """In closed form: the variance of the outputs is the epistemic part."""
+        centre, log_variance, spread, doubt = self._split_moments(mean, variance)
+        aleatoric = torch.exp(log_variance + doubt / 2).expand_as(centre)
+        return Uncertainty(centre, aleatoric + spread, aleatoric, spread)
+
+    def _split_moments(self, mean: Any, variance: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        centre, log_variance = map(_wide, self._split(mean))
+        spread, doubt = self._split(variance)
+        return centre, log_variance, _wide(spread), _wide(doubt) if self.by_input else centre.new_zeros(())
+
     def predictive(self, output: Any) -> Tensor:
         """The mean."""
         mean, _ = self._split(output)
@@ -261,6 +327,19 @@ class Gaussian(Likelihood):
         raise ShapeMismatch(
             f'Gaussian(noise="input") needs a pair (mean, log-variance) or an even axis 1, got {_shape(output)}'
         )
+
+
+def draw_outputs(mean: Any, variance: Any, generator: torch.Generator | None = None) -> Any:
+    """One draw of independent Gaussian outputs; gradients reach mean and variance."""
+    return _combine(lambda m, v: draw_normal(m, v, generator), mean, variance)
+
+
+def _combine(function: Callable[[Tensor, Tensor], Tensor], mean: Any, variance: Any) -> Any:
+    """Apply ``function`` to each tensor of ``mean`` and its like in ``variance``."""
+    others: list[Tensor] = []
+    map_tensors(others.append, variance)
+    rest = iter(others)
+    return map_tensors(lambda leaf: function(leaf, next(rest)), mean)
 
 
 def _binary_entropy(p: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.calls import Inputs, batch_size, call, prediction_tensor
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
+from leanbayes.moments import moments
 
 __all__ = ["Anneal", "Constant", "Elbo", "Schedule", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
 
@@ -50,7 +51,7 @@ def elbo(
         y: their targets.
         likelihood: scores ``y``.
         n_data: examples in the whole training set.
-        samples: draws whose nll is averaged.
+        samples: draws whose nll is averaged; under "moments" they are of the outputs alone, after one pass.
         kl_weight: the papers' β.
         temperature: T of a tempered posterior, (likelihood · prior)^(1/T): the entropy of q counts T times.
         kl_per: "parameter" divides the KL by the number of random coordinates instead of n_data, as the public
@@ -76,7 +77,11 @@ def elbo(
     def one_pass(*args: Any, **kwargs: Any) -> Any:
         return bnn.call(weights, args, kwargs, propagate=propagate, generator=generator)
 
-    nll = torch.stack([likelihood.nll(output(call(one_pass, x)), y) for _ in range(samples)]).mean() / size
+    if (propagate or bnn.propagate) == "moments":
+        mean, variance = moments(bnn, x, weights=weights, output=output)
+        nll = likelihood.expected_nll(mean, variance, y, samples=samples, generator=generator) / size
+    else:
+        nll = torch.stack([likelihood.nll(output(call(one_pass, x)), y) for _ in range(samples)]).mean() / size
     kl = bnn.kl(weights, generator=generator).to(nll.device)
     cost = kl if temperature == 1 else kl - (temperature - 1) * bnn.entropy(weights).to(nll.device)
     divisor = n_data if kl_per == "data" else bnn.summary().random

@@ -7,8 +7,8 @@ from scipy import stats
 from torch import nn
 
 from leanbayes.bayesian import Bayesian
+from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.posterior import Normal
-from leanbayes.propagate.local import SafeSqrt
 from leanbayes.subspace import layers, top_k
 
 

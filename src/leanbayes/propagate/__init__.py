@@ -1,4 +1,4 @@
-"""HOW randomness passes through the net: one weight draw, local reparameterization, or flipout."""
+"""HOW randomness passes through the net: one weight draw, local reparameterization, flipout, or moments."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.posterior import RandomWeight
-from leanbayes.propagate import flipout, local, sample
+from leanbayes.propagate import flipout, local, moments, sample
 from leanbayes.propagate.registry import Registry
 
 StandInMaker = Callable[[RandomWeight, torch.Generator | None], Tensor]
@@ -15,6 +15,7 @@ PROPAGATIONS: dict[str, StandInMaker] = {
     "sample": sample.stand_in,
     "local": local.stand_in,
     "flipout": flipout.stand_in,
+    "moments": moments.stand_in,
 }
 
 __all__ = ["PROPAGATIONS", "Registry", "StandInMaker"]

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes.ops.safe_sqrt import draw_normal
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, mean_of, plain_input, weight_of
 from leanbayes.propagate.registry import Registry
@@ -74,28 +75,4 @@ def embedding(
 
 def _draw(mean: Tensor, variance: Tensor, *stand_ins: Any) -> Tensor:
     generator = next(s.generator for s in stand_ins if isinstance(s, StandIn))
-    noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
-    scale: Tensor = SafeSqrt.apply(variance)
-    return mean + scale * noise
-
-
-class SafeSqrt(torch.autograd.Function):
-    """√v with gradient 0 at v = 0, where an output has no random weight and v does not move."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(variance: Tensor) -> Tensor:
-        """√max(v, 0): a convolution by transforms may round below zero."""
-        return variance.clamp_min(0).sqrt()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the root."""
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """G / 2√v, and 0 at 0."""
-        (root,) = ctx.saved_tensors
-        return torch.where(root > 0, gradient / (2 * root), 0)
+    return draw_normal(mean, variance, generator)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Registry", "Rule"]
+__all__ = ["Registry", "Rule", "spelling"]
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,18 @@ class Rule:
     function: Callable[..., Any]
     exact: bool
     assumes: str
+
+
+def spelling(operation: Any) -> str:
+    """The short name of an operation, without where it lives: "relu" for F.relu, torch.relu and Tensor.relu.
+
+    >>> spelling(torch.nn.functional.relu), spelling(torch.Tensor.T.__get__)
+    ('relu', 'T')
+    """
+    name = getattr(operation, "__name__", str(operation))
+    if name == "__get__":
+        name = getattr(operation.__self__, "__name__", name)
+    return str(name)
 
 
 class Registry:
@@ -46,6 +58,19 @@ class Registry:
             return function
 
         return register
+
+    def table(self) -> str:
+        """What every rule covers and assumes, as Markdown: the documentation's table."""
+        operations: dict[int, list[str]] = {}
+        known = {id(rule.function): rule for rule in self.rules.values()}
+        for operation, rule in self.rules.items():
+            operations.setdefault(id(rule.function), []).append(spelling(operation))
+        lines = ["| operations | exact | assumes |", "|---|---|---|"]
+        for key, names in operations.items():
+            rule = known[key]
+            spelled = ", ".join(f"`{name}`" for name in sorted(set(names)))
+            lines.append(f"| {spelled} | {'yes' if rule.exact else 'no'} | {rule.assumes or 'nothing'} |")
+        return "\n".join(lines) + "\n"
 
     def find(self, operation: Any) -> Rule | None:
         """The rule for an operation, if there is one."""

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate.registry import Registry
 
-__all__ = ["StandIn", "draw_of", "make_stand_in"]
+__all__ = ["QUESTIONS", "StandIn", "draw_of", "make_stand_in"]
 
 # What only asks about the tensor is answered by the mean: no draw is needed for a shape.
 _PROPERTIES = "shape dtype device ndim layout requires_grad grad_fn is_leaf itemsize nbytes"
@@ -17,7 +17,7 @@ _KINDS = "is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_mkldnn is_quantized 
 _METHODS = (
     "size dim numel nelement ndimension stride is_floating_point is_complex is_contiguous element_size get_device"
 )
-_QUESTIONS = {
+QUESTIONS = {
     *(getattr(Tensor, name).__get__ for name in f"{_PROPERTIES} {_KINDS}".split()),
     *(getattr(Tensor, name) for name in f"{_METHODS} data_ptr __len__ __hash__".split()),
     *(torch.is_floating_point, torch.is_complex, torch.numel),
@@ -49,7 +49,7 @@ class StandIn(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Apply the rule for ``func``, or call it with draws."""
         kwargs = kwargs or {}
-        if func in _QUESTIONS:
+        if func in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn))

@@ -1,103 +1,27 @@
-"""Predictions with uncertainty: draws that are cheap where they can be, and no more of them than needed."""
+"""`predict`: statistics over draws that stream, and no more draws than needed."""
 
-import copy
 import math
-import time
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
-from torch.utils._pytree import tree_leaves, tree_map
 
 from leanbayes.bayesian import Bayesian, refuse_random_parts
-from leanbayes.calls import Inputs, call, call_with, map_tensors, prediction_tensor, take
+from leanbayes.calls import Inputs, prediction_tensor, take
 from leanbayes.calls import batch_size as size_of
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
-from leanbayes.posterior import RandomWeight
+from leanbayes.predict.draws import Draws
+from leanbayes.predict.one_pass import predict_in_one_pass
+from leanbayes.predict.prediction import Prediction, Predictor, in_eval, joined
 from leanbayes.propagate import PROPAGATIONS
-from leanbayes.propagate.shared import Diverged, SharedPrefix
 
-__all__ = ["Prediction", "Predictor", "in_eval", "outputs_of", "predict"]
+__all__ = ["predict"]
 
 _GROUPS = 16  # running averages for the jackknife: memory is that of sixteen draws, however many are made
 _DOUBT = -1.645  # quantile of the Normal law: "auto" stops where the error is small enough by nineteen to one
-_SHARE_FROM = 0.05  # of a pass: less than this before the first random weight is not worth keeping
-_SMALL_CALL = 2e-4  # seconds: operations below this are bound by their calls, where vmap may win
-_VMAP_BYTES = 2**28
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a model says of a batch, and how sure it is.
-
-    For classes, pixels and labels ``mean`` holds probabilities and the uncertainties are in nats: the entropy of the
-    mean (total), the mean entropy (aleatoric) and the mutual information of prediction and weights (epistemic).
-    For regression ``mean`` is the mean and the uncertainties are variances.
-    ``standard_error`` is that of the total in nats (for regression of ½ log of it), one number for each input;
-    ``draws`` says how many were made for each input. ``samples`` holds each draw's own mean, if asked for.
-    """
-
-    mean: Tensor
-    total: Tensor
-    aleatoric: Tensor
-    epistemic: Tensor
-    standard_error: Tensor
-    draws: Tensor
-    samples: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.mean)
-
-
-class Predictor(nn.Module, ABC):
-    """A module with draws of its own, which `predict` asks for: an ensemble, dropout, SWAG, Laplace.
-
-    ``members`` is how many draws there are in all; None: as many as are asked for.
-    Of what a file must keep, ``parts`` names the modules inside, ``config`` the numbers, and the buffers registered on
-    the predictor itself are its tensors; ``rebuild`` puts it together again.
-    """
-
-    members: int | None = None
-
-    @abstractmethod
-    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-        """What the model returns in each of so many draws, in eval mode and without gradients."""
-
-    @abstractmethod
-    def parts(self) -> dict[str, nn.Module]:
-        """The modules inside, by name."""
-
-    def config(self) -> dict[str, Any]:
-        """Arguments of ``rebuild`` that JSON can hold."""
-        return {}
-
-    @classmethod
-    def rebuild(cls, parts: dict[str, nn.Module], **config: Any) -> Self:
-        """A predictor of these parts; its own buffers are filled in after."""
-        return cls(*parts.values(), **config)
-
-
-def outputs_of(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None = None) -> Iterator[Any]:
-    """What any model or predictor returns in so many draws: for one predictor that stands on another."""
-    if isinstance(model, Predictor):
-        yield from model.outputs(x, draws, generator)
-        return
-    weights = model.weights() if isinstance(model, Bayesian) else {}
-    source = _Draws(
-        model, weights, x, propagate=None, method="auto", generator=generator, output=lambda returned: returned
-    )
-    outputs = source.take(draws)
-    for _ in range(draws):
-        with in_eval(model), torch.no_grad():  # not while the caller has the output
-            out = next(outputs)
-        yield out
 
 
 def predict(
@@ -120,12 +44,14 @@ def predict(
 
     What precedes the first random weight is computed once for all draws; the rest runs draw by draw, or as a vmapped
     chunk where that is measured to be faster. Statistics stream: memory does not grow with the number of draws.
+    With ``propagate="moments"`` no weight is drawn: one pass gives mean and variance of the outputs.
 
     Args:
         model: a `Bayesian` or a `Predictor`; any other module is sure of its weights (one pass).
         x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         likelihood: how outputs become probabilities; `Categorical` by default.
-        samples: how many draws (an ensemble has as many as it has members); ``"auto"`` draws for each input until its
+        samples: how many draws (an ensemble has as many as it has members; with moments they are of the outputs alone,
+            evenly spread, and cost next to nothing); ``"auto"`` draws for each input until its
             total uncertainty has settled: until its standard error, with a margin for how few draws tell it, is at most
             ``tolerance`` · √(draws / min_samples). Inputs that are sure stop first. The root spends draws where they
             help: one more draw lowers the squared error by SE²/draws, and all inputs stop where that is equal, which
@@ -157,13 +83,20 @@ def predict(
         raise UnknownName.of("propagation", propagate, PROPAGATIONS)
     if method not in ("auto", "loop", "vmap"):
         raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
+    in_one_pass = isinstance(model, Bayesian) and (propagate or model.propagate) == "moments"
     size = size_of(x)
     step = size if batch_size is None else batch_size
     if step < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     with in_eval(model, likelihood), torch.no_grad():
+        if in_one_pass:
+            assert isinstance(model, Bayesian)
+            points = rounds.limit if rounds.auto else rounds.first
+            return predict_in_one_pass(
+                model, x, likelihood, points=points, keep_samples=keep_samples, step=step, output=output
+            )
         weights = model.weights() if isinstance(model, Bayesian) else {}
-        source = _Draws(model, weights, x, propagate=propagate, method=method, generator=generator, output=output)
+        source = Draws(model, weights, x, propagate=propagate, method=method, generator=generator, output=output)
         return _Predicting(source, likelihood, rounds, keep_samples, step).run(size)
 
 
@@ -219,7 +152,7 @@ class _Predicting:
     full batch. Less than one batch waits for each round, so memory does not grow with the number of inputs.
     """
 
-    def __init__(self, source: "_Draws", likelihood: Likelihood, rounds: _Rounds, keep: bool, batch: int) -> None:
+    def __init__(self, source: Draws, likelihood: Likelihood, rounds: _Rounds, keep: bool, batch: int) -> None:
         self.source, self.likelihood, self.rounds, self.keep, self.batch = source, likelihood, rounds, keep, batch
         self.whole = source.inputs
         self.waiting: list[list[_Rows]] = [[] for _ in rounds.ends]
@@ -233,7 +166,7 @@ class _Predicting:
             if self.waiting[level]:
                 self._round(level, _Rows.joined(self.waiting[level]))
         places = torch.cat([places for places, _ in self.found])
-        return _joined([found for _, found in self.found], places)
+        return joined([found for _, found in self.found], places)
 
     def _round(self, level: int, rows: _Rows) -> None:
         kept = self._draw(level, rows)
@@ -325,186 +258,3 @@ def _caution(groups: int) -> float:
     freedom = max(groups - 1, 1)
     root = 1 - 2 / (9 * freedom) + _DOUBT * math.sqrt(2 / (9 * freedom))
     return float(max(root, 0.05) ** -1.5)
-
-
-class _Draws:
-    """Outputs of one batch, draw after draw, each in the cheapest way found so far.
-
-    The first draw is recorded to see what precedes the first random weight (`SharedPrefix`), and what the rest costs.
-    The noise of the n-th draw does not depend on how it is computed.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        weights: dict[str, RandomWeight],
-        inputs: Inputs,
-        *,
-        propagate: str | None,
-        method: str,
-        generator: torch.Generator | None,
-        output: Callable[[Any], Any],
-    ) -> None:
-        self.model, self.weights, self.inputs = model, weights, inputs
-        self.generator, self.output = generator, output
-        self.propagate = propagate or str(getattr(model, "propagate", ""))
-        self.certain = not isinstance(model, Bayesian) or model._held is not None
-        self.method = method if self.propagate == "sample" else "loop"
-        self.ready: list[Any] = []  # made already, not yet asked for
-        self.noises: list[dict[str, Tensor]] = []  # drawn already, not yet used
-        self.chunk = 0 if self.method == "loop" else 1  # draws at a time; 0: vmap is out of the question
-        self.recorded = False
-        self.prefix: SharedPrefix | None = None
-        self.buffers: dict[str, Tensor] = {}
-
-    def only(self, inputs: Inputs) -> "_Draws":
-        """The same for other inputs; of another number, another way of drawing may be the fastest."""
-        other = copy.copy(self)
-        other.inputs, other.ready, other.recorded, other.prefix = inputs, [], False, None
-        if self.method != "loop" and size_of(inputs) != size_of(self.inputs):
-            other.chunk = 1
-        return other
-
-    def take(self, count: int) -> Iterator[Any]:
-        """Yield ``count`` outputs."""
-        if isinstance(self.model, Predictor):
-            yield from map(self.output, self.model.outputs(self.inputs, count, self.generator))
-            return
-        for made in range(count):
-            if not self.ready:
-                self._make(count - made)
-            yield self.ready.pop(0)
-
-    def _make(self, wanted: int) -> None:
-        if self.certain:
-            self.ready = [self.output(call(self.model, self.inputs))] * wanted
-        elif wanted > 1 and self.method == "vmap":
-            self._vmapped(min(wanted, max(self.chunk, 32)))
-        elif wanted > 1 and self.chunk > 1:
-            self._vmapped(min(wanted, self.chunk))
-        elif wanted > 1 and not self.recorded:
-            self._record(wanted)
-        else:
-            self._one()
-
-    def _record(self, wanted: int) -> None:
-        """The first draw: find the clean prefix, and decide how the others are made."""
-        self.recorded = True
-        assert isinstance(self.model, Bayesian)
-        prefix = SharedPrefix(self.model.model, self.weights, self.inputs)
-        tensors = self._stand_ins()
-        with prefix:
-            out = self._pass(tensors)
-        prefix.finish_recording(out)
-        self.ready.append(map_tensors(torch.clone, out))
-        if prefix.usable and prefix.clean_seconds > _SHARE_FROM * (prefix.clean_seconds + prefix.random_seconds):
-            self.prefix = prefix
-        bound_by_calls = prefix.random_seconds < _SMALL_CALL * prefix.random_calls
-        if self.chunk == 1 and bound_by_calls and wanted > 4:
-            self._try_vmap(wanted - 2, max(2, _VMAP_BYTES // max(prefix.random_bytes, 1)))
-
-    def _try_vmap(self, wanted: int, most: int) -> None:
-        """Time one draw, then a vmapped chunk; the faster way makes the others. The draws of the trial count."""
-        start = self._now()
-        self._one()
-        one = self._now() - start
-        trial = min(wanted, most, 8)
-        start = self._now()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # torch warns where it has no batching rule, and then loops
-                self._vmapped(trial)
-        except (RuntimeError, ValueError, UserWarning):
-            self.chunk = 0
-            return
-        self.chunk = most if self._now() - start < one * trial else 0
-
-    def _one(self) -> None:
-        out = self._sharing(self._pass, self._stand_ins())
-        self.ready.append(map_tensors(torch.clone, out))  # a weight or an input would change with the next draw
-
-    def _vmapped(self, count: int) -> None:
-        noises = [self._noise() for _ in range(count)]
-        stacked = {name: w.sample(torch.stack([noise[name] for noise in noises])) for name, w in self.weights.items()}
-        try:
-            self.ready += _unstack(self._sharing(vmap(self._pass, randomness="different"), stacked))
-        except BaseException:
-            self.noises = noises + self.noises  # to be used one by one
-            raise
-
-    def _sharing(self, function: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
-        """Call ``function`` with what is clean answered from the record."""
-        prefix = self.prefix
-        if prefix is None:
-            return function(tensors)
-        states = torch.random.get_rng_state()
-        try:
-            with prefix.replay():
-                out = function(tensors)
-            prefix.check(out)
-        except Diverged:
-            self.prefix = None
-            prefix.restore()
-            torch.random.set_rng_state(states)
-            return function(tensors)
-        self.prefix = prefix if prefix.usable else None
-        return out
-
-    def _pass(self, tensors: dict[str, Tensor]) -> Any:
-        assert isinstance(self.model, Bayesian)
-        network = self.model.model
-        return self.output(call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), self.inputs))
-
-    def _noise(self) -> dict[str, Tensor]:
-        return {name: weight.noise(self.generator) for name, weight in self.weights.items()}
-
-    def _stand_ins(self) -> dict[str, Tensor]:
-        if self.propagate != "sample":
-            make = PROPAGATIONS[self.propagate]
-            return {name: make(weight, self.generator) for name, weight in self.weights.items()}
-        noise = self.noises.pop(0) if self.noises else None
-        for name, weight in self.weights.items():  # only the random coordinates are written anew
-            if name not in self.buffers:
-                self.buffers[name] = weight.mean.clone(memory_format=torch.contiguous_format)
-            if noise is None:
-                weight.draw_into(self.buffers[name], self.generator)
-            else:
-                weight.sample_into(self.buffers[name], noise[name])
-        return self.buffers
-
-    def _now(self) -> float:
-        for device in {weight.mean.device for weight in self.weights.values() if weight.mean.is_cuda}:
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-
-def _unstack(stacked: Any) -> Iterator[Any]:
-    for draw in range(len(tree_leaves(stacked)[0])):
-        yield tree_map(lambda leaf, i=draw: leaf[i], stacked)
-
-
-@contextmanager
-def in_eval(*modules: nn.Module) -> Iterator[None]:
-    """Inside, all modules are in eval mode; each is left in its own."""
-    modes = {child: child.training for module in modules for child in module.modules()}
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for child, mode in modes.items():
-            child.training = mode
-
-
-def _joined(parts: list[Prediction], places: Tensor) -> Prediction:
-    """One prediction, each input in its place."""
-    if len(parts) == 1 and torch.equal(places, torch.arange(len(places))):
-        return parts[0]
-    order = places.argsort()
-
-    def join(name: str) -> Tensor:
-        return torch.cat([getattr(part, name) for part in parts])[order]
-
-    names = ("mean", "total", "aleatoric", "epistemic", "standard_error", "draws")
-    kept = [part.samples for part in parts if part.samples is not None]
-    return Prediction(**{name: join(name) for name in names}, samples=torch.cat(kept, dim=1) if kept else None)

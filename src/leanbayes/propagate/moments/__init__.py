@@ -1,0 +1,32 @@
+"""``moments``: mean and variance pass through the net together, in one pass and without samples (002, VDP++)."""
+
+import torch
+from torch import Tensor
+
+from leanbayes.errors import MissingRule
+from leanbayes.ops.safe_sqrt import draw_normal
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate.moments import rules
+from leanbayes.propagate.moments.tensor import ORDERS, POSITIONS, RULES, MomentTensor, Setting
+
+__all__ = [
+    "ORDERS",
+    "POSITIONS",
+    "RULES",
+    "MissingRule",
+    "MomentTensor",
+    "Setting",
+    "draw_moments",
+    "rules",
+    "stand_in",
+]
+
+
+def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:  # noqa: ARG001
+    """The weight by its mean and variance; nothing is drawn before the output."""
+    return MomentTensor.of_weight(weight, Setting())
+
+
+def draw_moments(value: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One draw of a Gaussian with these moments, entry by entry; a plain tensor as it is."""
+    return draw_normal(value.expected, value.variance, generator) if isinstance(value, MomentTensor) else value

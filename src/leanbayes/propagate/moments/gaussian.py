@@ -1,0 +1,124 @@
+"""Mean and variance of a function of a Gaussian number: closed forms, quadrature, and the first-order Taylor series."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanbayes.ops.safe_sqrt import SafeSqrt
+
+__all__ = ["clipped", "exponential_below", "integrate", "rectified", "taylor"]
+
+_FARTHEST = 38.0  # standard deviations: beyond, a tail is 0 in float64
+_NODES = 13
+Function = Callable[[Tensor], Tensor]
+
+
+def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of relu(z): E - relu(mean), the variance, and P(z > 0), which is also Cov(z, relu(z)) / variance.
+
+    Formulas are in a = |mean|/σ and relu(z) = z + relu(-z), so no large terms cancel.
+
+    >>> [round(part.item(), 3) for part in rectified(torch.zeros(()), torch.ones(()))]
+    [0.399, 0.341, 0.5]
+    """
+    root = SafeSqrt.apply(variance)
+    distance = _distance(mean, torch.where(variance > 0, root, 1))
+    tail, first, second = _tails(distance)
+    below = (second - first.square()).clamp_min(0)
+    rise = (mean > 0) * (1 - 2 * tail)
+    return root * first, variance * (rise + below), rise + tail
+
+
+def clipped(mean: Tensor, variance: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Of min(max(z, low), high): E - clip(mean), and the variance.
+
+    >>> [round(part.item(), 3) for part in clipped(torch.zeros(()), torch.ones(()), -1.0, 1.0)]
+    [0.0, 0.516]
+    """
+    root = SafeSqrt.apply(variance)
+    scale = torch.where(variance > 0, root, 1)
+    above = mean > high
+    mirrored = torch.where(above, -mean, mean)  # above the upper end is below the lower one, seen from the other side
+    near = torch.where(above, torch.full_like(mean, -high), torch.full_like(mean, low))
+    far = torch.where(above, torch.full_like(mean, -low), torch.full_like(mean, high))
+    outside = mirrored < near
+    a, b = _distance(near - mirrored, scale), _distance(far - mirrored, scale)
+    _, first_a, second_a = _tails(a)
+    _, first_b, second_b = _tails(b)
+    first = first_a - first_b
+    between = 1 - second_a - 2 * a * first_a - second_b - 2 * b * first_b
+    second = torch.where(outside, second_a - second_b - 2 * (b - a) * first_b, between)
+    spread = (second - first.square()).clamp_min(0)
+    return root * torch.where(above, -first, first), variance * spread
+
+
+def exponential_below(mean: Tensor, variance: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """First and second moment of min(exp(rate·z) - 1, 0), for ELU and its kin; give it float64: terms cancel."""
+    root = SafeSqrt.apply(variance)
+    scale = torch.where(variance > 0, root, 1)
+
+    def below(times: int) -> Tensor:
+        """E[exp(times·rate·z); z < 0]."""
+        c = times * rate
+        tail = torch.special.log_ndtr(-(mean + c * variance) / scale)
+        return torch.exp((c * mean + c * c * variance / 2 + tail).clamp_max(0))
+
+    none, one, two = below(0), below(1), below(2)
+    return one - none, two - 2 * one + none
+
+
+def integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """E f(z) - f(mean) and Var f(z) by Gauss-Hermite quadrature; exact for polynomials of degree 12.
+
+    For the smooth activations mean and deviation are within 1e-3 up to σ = 1 and within 0.06 at 3.
+    """
+    root = SafeSqrt.apply(variance)
+    centre = function(mean)
+    nodes, weights = _rule()
+    first, second = torch.zeros_like(mean), torch.zeros_like(mean)
+    for node, weight in zip(nodes, weights, strict=True):
+        away = function(mean + node * root) - centre
+        first = first + weight * away
+        second = second + weight * away.square()
+    return first, (second - first.square()).clamp_min(0)
+
+
+def taylor(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """f(mean) and f'(mean)²·variance (002, eq. 4, 5).
+
+    >>> taylor(torch.relu, torch.zeros(1), torch.ones(1))
+    (tensor([0.]), tensor([0.]))
+    """
+    tracked = torch.is_grad_enabled() and mean.requires_grad
+    with torch.inference_mode(False), torch.enable_grad():
+        at = mean if tracked else mean.detach().clone().requires_grad_()
+        value = function(at)
+        (slope,) = torch.autograd.grad(value, at, torch.ones_like(value), create_graph=tracked)
+    return function(mean), slope.square() * variance
+
+
+def _distance(difference: Tensor, scale: Tensor) -> Tensor:
+    """|d|/σ up to where tails end; bounded before it is divided, so that no gradient is 0 times infinity."""
+    return torch.minimum(difference.abs(), _FARTHEST * scale) / scale
+
+
+def _tails(distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P(z > d), E max(z - d, 0) and E max(z - d, 0)² of a standard normal z."""
+    tail = torch.special.ndtr(-distance)
+    density = torch.exp(-distance.square() / 2) / math.sqrt(2 * math.pi)
+    first = (density - distance * tail).clamp_min(0)
+    second = (tail - distance * first).clamp_min(0)
+    return tail, first, second
+
+
+@functools.cache
+def _rule() -> tuple[list[float], list[float]]:
+    """Nodes and weights for a standard normal, without the node 0, whose term is 0."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    pairs = [(n, w / math.sqrt(2 * math.pi)) for n, w in zip(nodes.tolist(), weights.tolist(), strict=True)]
+    kept = [(n, w) for n, w in pairs if abs(n) > 1e-9]
+    return [n for n, _ in kept], [w for _, w in kept]

@@ -1,0 +1,31 @@
+"""What operations do to mean and variance, one file a subject; importing a file registers its rules."""
+
+from leanbayes.propagate.moments.rules import (
+    activations,
+    arithmetic,
+    attention,
+    dropout,
+    linear,
+    norms,
+    pooling,
+    products,
+    reductions,
+    resizing,
+    shapes,
+    softmax,
+)
+
+__all__ = [
+    "activations",
+    "arithmetic",
+    "attention",
+    "dropout",
+    "linear",
+    "norms",
+    "pooling",
+    "products",
+    "reductions",
+    "resizing",
+    "shapes",
+    "softmax",
+]

@@ -1,0 +1,75 @@
+"""Attention: scores, softmax and the weighted sum of values, each by its own rule."""
+
+import math
+import types
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_map
+
+from leanbayes.propagate.linear_ops import Operation
+from leanbayes.propagate.moments.tensor import RULES, MomentTensor, expected_of
+
+__all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
+
+ASSUMES = "queries, keys and values independent of each other; softmax to first order"
+
+
+@RULES.rule(F.scaled_dot_product_attention, exact=False, assumes=ASSUMES)
+def scaled_dot_product_attention(
+    operation: Operation,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> MomentTensor:
+    """softmax(q kᵀ s + mask) v."""
+    arguments = (query, key, value, attn_mask)
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (torch.repeat_interleave(tensor, times, dim=-3) for tensor in (key, value))
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        boolean = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(attn_mask.logical_not(), -math.inf) if boolean else scores + attn_mask
+    weights = torch.softmax(scores, -1)
+    if dropout_p > 0:
+        weights = F.dropout(weights, dropout_p)
+    attended = torch.matmul(weights, value)
+    assert isinstance(attended, MomentTensor)
+    if dropout_p > 0:
+        return attended
+    mean = operation(*map(expected_of, arguments), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+    return attended.like(mean, attended.variance, attended.shared)
+
+
+@RULES.rule(F.multi_head_attention_forward, exact=False, assumes=ASSUMES)
+def multi_head_attention_forward(operation: Operation, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
+    """torch's own code for it, each of whose operations has a rule. It has tokens first, examples second."""
+    moved = tree_map(lambda value: _with_examples(value, 1), (args, kwargs))
+    return tree_map(lambda value: _with_examples(value, 0), _body(*moved[0], **moved[1]))
+
+
+def _with_examples(value: Any, axis: int) -> Any:
+    if not isinstance(value, MomentTensor):
+        return value
+    setting = replace(value.setting, examples=axis)
+    return MomentTensor.of(value.expected, value.variance, value.shared, setting)
+
+
+_source: Any = F.multi_head_attention_forward
+_body = types.FunctionType(
+    _source.__code__,
+    {**_source.__globals__, "has_torch_function": lambda _: False},  # else it would hand over to us again
+    _source.__name__,
+    _source.__defaults__,
+    _source.__closure__,
+)

@@ -1,0 +1,71 @@
+"""Layers that are linear in weight and input: each of the two, and the bias, random or not (002, eq. 2, 3, 6, 7)."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels
+from leanbayes.propagate.moments.shared import linear_fraction
+from leanbayes.propagate.moments.tensor import RULES, MomentTensor, first_random, missing, parts_of
+
+
+@RULES.rule(*LINEAR_OPS, exact=True, assumes="independent inputs, weights and bias")
+def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> MomentTensor:
+    """Var y = op(x² + σ_x², σ_w²) + op(σ_x², w²) + σ_b²: one product more for each operand that is random."""
+    (x, x_variance, x_shared), (w, w_variance, _), (b, b_variance, _) = map(parts_of, (input, weight, bias))
+    mean = operation(x, w, b, *args, **kwargs)
+    variance: Tensor | None = None
+    if w_variance is not None:
+        second = x.square() if x_variance is None else x.square() + x_variance
+        variance = operation(second, w_variance, b_variance, *args, **kwargs)
+    if x_variance is not None:
+        spread = b_variance if variance is None else None
+        passed = operation(x_variance, w.square(), spread, *args, **kwargs)
+        variance = passed if variance is None else variance + passed
+    if variance is None:  # only the bias is random
+        assert b_variance is not None
+        variance = along_channels(operation, b_variance, mean).expand_as(mean)
+    random = first_random(input, weight, bias)
+    groups = 1 if operation is F.linear else kwargs.get("groups", args[3] if len(args) > 3 else 1)
+    shared = linear_fraction(
+        operation, random.setting, (x, x_variance, x_shared), (w, w_variance), b_variance, groups=groups
+    )
+    return random.like(mean, variance.clamp_min(0), shared)
+
+
+@RULES.rule(F.bilinear, exact=True, assumes="as for linear; the two inputs are not random")
+def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> MomentTensor:
+    """y_o = x₁ᵀ W_o x₂ + b_o: variance by the same operation on squares."""
+    random = first_random(input1, input2, weight, bias)
+    if isinstance(input1, MomentTensor) or isinstance(input2, MomentTensor):
+        missing(operation, random, "its inputs may not be random, only weight and bias")
+    (w, w_variance, _), (b, b_variance, _) = map(parts_of, (weight, bias))
+    mean = operation(input1, input2, w, b)
+    if w_variance is not None:
+        variance = operation(input1.square(), input2.square(), w_variance, b_variance)
+    else:
+        assert b_variance is not None
+        variance = b_variance.expand_as(mean)
+    return random.like(mean, variance)
+
+
+@RULES.rule(F.embedding, exact=True, assumes="independent rows: a token that stands twice is not told apart")
+def embedding(
+    operation: Operation,
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> MomentTensor:
+    """Rows of the mean and of the variance."""
+    random = first_random(input, weight)
+    if max_norm is not None or random is input:
+        missing(operation, random, "max_norm rescales the table itself" if max_norm else "its indices are random")
+    tables = (weight.expected, weight.variance)
+    return random.like(*(operation(input, table, padding_idx, None, *args, **kwargs) for table in tables))
+
+
+__all__ = ["bilinear", "embedding", "linear"]
