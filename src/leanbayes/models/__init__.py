@@ -5,32 +5,61 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from leanbayes.errors import InputError
+from leanbayes.models.densenet import DenseNet, densenet
+from leanbayes.models.encoder3d import Encoder3d, encoder3d
+from leanbayes.models.lenet import lenet5, lenet300
 from leanbayes.models.mlp import mlp
-from leanbayes.models.resnet import ResNet, resnet18
+from leanbayes.models.parts import LARGE, Stem
+from leanbayes.models.resnet import ResNet, preact_resnet, resnet, resnet18, resnet50, small_resnet
 from leanbayes.models.small_cnn import small_cnn
 from leanbayes.models.unet import UNet, unet
+from leanbayes.models.vgg import alexnet, vgg16
+from leanbayes.models.vit import ViT, vit
 
-__all__ = ["MODELS", "ResNet", "UNet", "mlp", "model_named", "resnet18", "small_cnn", "unet"]
+__all__ = [
+    "MODELS", "DenseNet", "Encoder3d", "ResNet", "Stem", "UNet", "ViT", "alexnet", "densenet", "encoder3d", "lenet5",
+    "lenet300", "mlp", "model_named", "preact_resnet", "resnet", "resnet18", "resnet50", "small_cnn", "small_resnet",
+    "unet", "vgg16", "vit",
+]  # fmt: skip
 
-_LARGE = 64  # pixels: from here on ResNet's stem divides each side by 4, as for ImageNet
 
+def _entered(make: Callable[..., nn.Module], depth: int, stem: Stem | None = None) -> Callable[..., nn.Module]:
+    """``make`` with a stem, by default the one that fits the images: large ones have their sides divided by 4."""
 
-def _resnet18(in_channels: int, classes: int, size: tuple[int, int]) -> ResNet:
-    return resnet18(classes, in_channels, stem="imagenet" if min(size) > _LARGE else "small")
+    def build(in_channels: int, classes: int, size: tuple[int, int] = (32, 32)) -> nn.Module:
+        fitting = "imagenet" if min(size) > LARGE else "small"
+        return make(depth, num_classes=classes, in_channels=in_channels, stem=stem or fitting)
+
+    return build
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
+    "alexnet": alexnet,
+    **{f"densenet{depth}": _entered(densenet, depth) for depth in (121, 161, 169, 201)},
+    "encoder3d": encoder3d,
+    "lenet5": lenet5,
+    "lenet300": lenet300,
     "mlp": mlp,
-    "resnet18": _resnet18,
+    **{f"preact_resnet{depth}": _entered(preact_resnet, depth) for depth in (18, 34, 50, 101, 152)},
+    **{f"resnet{depth}": _entered(resnet, depth) for depth in (18, 34, 50, 101, 152)},
+    "resnet18_cifar7": _entered(resnet, 18, "cifar7"),
     "small_cnn": small_cnn,
+    "small_resnet": small_resnet,
     "unet": unet,
+    "unet64": partial(unet, width=64, depth=4),
+    "vgg16": vgg16,
+    "vit": vit,
+    "vit_s16": partial(vit, patch=16, width=384, depth=12, heads=6),
+    "vit_b16": partial(vit, patch=16, width=768, depth=12, heads=12),
 }
+"""What `model_named` knows, each called with what its signature names of what the data give."""
 
 
 def model_named(spec: str, **shape: Any) -> nn.Module:

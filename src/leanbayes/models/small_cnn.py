@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from leanbayes.errors import InputError
+from leanbayes.models.parts import require_positive, require_size
 
 __all__ = ["small_cnn"]
 
@@ -16,8 +16,8 @@ def small_cnn(in_channels: int, classes: int, size: tuple[int, int] = (8, 8)) ->
     >>> small_cnn(in_channels=3, classes=5, size=(30, 45))(torch.zeros(2, 3, 30, 45)).shape
     torch.Size([2, 5])
     """
-    if min(size) < 8:
-        raise InputError(f"small_cnn needs images of 8x8 or more, got {size[0]}x{size[1]}; resize them or use mlp")
+    require_positive("small_cnn", in_channels=in_channels, classes=classes)
+    require_size("small_cnn", size, 8, "use mlp")
     grid = min(4, min(size) // 4)
     return nn.Sequential(
         nn.Conv2d(in_channels, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes.models.parts import double_convolution, require_positive
+
 __all__ = ["UNet", "unet"]
 
 
@@ -17,8 +19,10 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(depth + 1)]
         self.multiple = 2**depth
-        self.down = nn.ModuleList(_double(a, b) for a, b in zip([in_channels, *widths], widths, strict=False))
-        self.up = nn.ModuleList(_double(a + b, b) for a, b in zip(widths[:0:-1], widths[-2::-1], strict=True))
+        down = zip([in_channels, *widths[:-1]], widths, strict=True)
+        up = zip(widths[:0:-1], widths[-2::-1], strict=True)
+        self.down = nn.ModuleList(double_convolution(a, b) for a, b in down)
+        self.up = nn.ModuleList(double_convolution(a + b, b) for a, b in up)
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,14 +43,10 @@ class UNet(nn.Module):
 def unet(in_channels: int, classes: int, width: int = 16, depth: int = 3) -> UNet:
     """Build an untrained U-Net whose first level has ``width`` channels; each of ``depth`` halvings doubles them.
 
+    The one of 001 (H.4), with 64, 128, 256, 512 and 1024 channels, has ``width=64, depth=4``.
+
     >>> unet(in_channels=3, classes=2)(torch.zeros(1, 3, 20, 33)).shape
     torch.Size([1, 2, 20, 33])
     """
+    require_positive("unet", in_channels=in_channels, classes=classes, width=width)
     return UNet(in_channels, classes, width, depth)
-
-
-def _double(in_channels: int, channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(in_channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
-        nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
-    )  # fmt: skip
