@@ -226,13 +226,13 @@ def test_a_failed_method_is_said_and_the_others_are_there(tmp_path: Path, capsys
     assert (tmp_path / "report.html").is_file()
 
 
-@pytest.mark.parametrize("command", [[], ["compare"], ["train"], ["predict"], ["report"]])
+@pytest.mark.parametrize("command", [[], ["compare"], ["train"], ["tune"], ["predict"], ["report"]])
 def test_help_is_complete(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([*command, "--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    if command in (["compare"], ["train"]):
+    if command in (["compare"], ["train"], ["tune"]):
         for word in ("--data", "--epochs", "--model", "--out", "partial", "rate=0.01", "swag", "--config", "--json"):
             assert word in said
 

@@ -1,4 +1,4 @@
-"""The command ``leanbayes``: compare, train, predict, report.
+"""The command ``leanbayes``: compare, train, tune, predict, report.
 
 Exit codes: 0 done; 1 a method of a comparison failed, the others are there; 2 bad input, said in one line.
 """
@@ -26,6 +26,7 @@ from leanbayes.cli.commands import (
 )
 from leanbayes.cli.options import OneLineParser, add_options, chosen, read_config
 from leanbayes.cli.progress import Bars, bars
+from leanbayes.cli.tune import TuneOptions, run_tune
 from leanbayes.compare import is_main_process
 from leanbayes.errors import LeanBayesError
 from leanbayes.recipes import RECIPES, Budget
@@ -72,11 +73,12 @@ def _parser() -> argparse.ArgumentParser:
             (DataOptions, CompareOptions, Budget),
         ),
         "train": ("train one method and save it", (DataOptions, TrainOptions, Budget)),
+        "tune": ("search the options of a method on the validation set", (DataOptions, TuneOptions, Budget)),
         "predict": ("ask a saved model about images or arrays", (PredictOptions,)),
         "report": ("write the page of a comparison", (ReportOptions,)),
     }
     for name, (text, options) in groups.items():
-        epilog = _recipes_help() if name in ("compare", "train") else None
+        epilog = _recipes_help() if name in ("compare", "train", "tune") else None
         command = commands.add_parser(
             name, help=text, description=text.capitalize() + ".", epilog=epilog, formatter_class=plain
         )
@@ -114,6 +116,11 @@ def _train(given: argparse.Namespace, config: dict[str, Any], progress: Bars) ->
     return run_train(*parts, progress, _as_typed())
 
 
+def _tune(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:
+    parts = (chosen(DataOptions, given, config), chosen(Budget, given, config), chosen(TuneOptions, given, config))
+    return run_tune(*parts, progress, _as_typed())
+
+
 def _predict(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:
     return run_predict(given.model_file, given.inputs, chosen(PredictOptions, given, config), progress)
 
@@ -122,7 +129,13 @@ def _report(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -
     return run_report(given.folder, chosen(ReportOptions, given, config))
 
 
-_COMMANDS: dict[str, Command] = {"compare": _compare, "train": _train, "predict": _predict, "report": _report}
+_COMMANDS: dict[str, Command] = {
+    "compare": _compare,
+    "train": _train,
+    "tune": _tune,
+    "predict": _predict,
+    "report": _report,
+}
 
 
 def _as_typed() -> str:
@@ -141,7 +154,9 @@ def _show(options: argparse.Namespace, found: dict[str, Any]) -> None:
     elif options.command == "train":
         for name, value in found["metrics"].items():
             console.print(f"{name:24} {value:.4f}", highlight=False)
-    for name in ("report", "model", "predictions"):
+    elif options.command == "tune":
+        _print_best(console, found)
+    for name in ("report", "model", "predictions", "record"):
         if isinstance(found.get(name), str):
             console.print(f"{name}: {found[name]}", markup=False, highlight=False)
 
@@ -162,3 +177,21 @@ def _print_table(console: Console, found: dict[str, Any]) -> None:
     for row in rows:
         if row.error is not None:
             console.print(f"{row.method} failed: {row.error}", markup=False, highlight=False)
+
+
+def _print_best(console: Console, found: dict[str, Any], most: int = 5) -> None:
+    """The best trials; all of them are in the record."""
+    metric, high = found["metric"], found["better"] == "high"
+    done = [row for row in found["trials"] if row["state"] == "done"]
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("trial", *found["search"], f"{describe(metric)[0]} (validation)"):
+        table.add_column(name, justify="right")
+    for row in sorted(done, key=lambda row: -row["value"] if high else row["value"])[:most]:
+        table.add_row(str(row["trial"]), *map(str, row["values"].values()), f"{row['value']:.4f}")
+    console.print(table)
+    for state, words in (("failed", "failed"), ("running", "under way in other processes")):
+        count = sum(row["state"] == state for row in found["trials"])
+        if count:
+            console.print(f"{count} of {len(found['trials'])} trials {words}", highlight=False)
+    if found["best"] is not None:
+        console.print(f"best: {found['best']['method']}", markup=False, highlight=False)

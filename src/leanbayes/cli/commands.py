@@ -1,4 +1,4 @@
-"""The four commands: what they are asked, and what they leave behind. No maths here."""
+"""The commands: what they are asked, and what they leave behind. No maths here."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ from leanbayes.report import write_report
 from leanbayes.storage import about, load, save
 
 __all__ = [
-    "CompareOptions", "DataOptions", "PredictOptions", "ReportOptions", "TrainOptions",
+    "CompareOptions", "DataOptions", "PredictOptions", "ReportOptions", "TrainOptions", "read_task",
     "run_compare", "run_predict", "run_report", "run_train",
 ]  # fmt: skip
 
@@ -90,7 +90,7 @@ def run_compare(data: DataOptions, budget: Budget, options: CompareOptions, bars
     recipes = {spec: parse(spec) for spec in options.methods}
     if len(recipes) < len(options.methods):
         raise InputError(f"a method is named twice: {' '.join(options.methods)}")
-    task, kept = _task(data, bars)
+    task, kept = read_task(data, bars)
     bars.begin("methods", len(recipes) * len(options.seeds))
 
     def watch(event: Event) -> None:
@@ -117,7 +117,7 @@ def run_compare(data: DataOptions, budget: Budget, options: CompareOptions, bars
 def run_train(data: DataOptions, budget: Budget, options: TrainOptions, bars: Bars, command: str) -> dict[str, Any]:
     """Train one recipe and save it; its scores on the test set."""
     recipe = parse(options.recipe)
-    task, kept = _task(data, bars)
+    task, kept = read_task(data, bars)
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = folder / "checkpoints"
@@ -180,7 +180,7 @@ def run_report(folder: str, options: ReportOptions) -> dict[str, Any]:
     return {"report": str(write_report(Path(folder), None if options.out is None else Path(options.out)))}
 
 
-def _task(options: DataOptions, bars: Bars) -> tuple[Task, dict[str, Any]]:
+def read_task(options: DataOptions, bars: Bars) -> tuple[Task, dict[str, Any]]:
     """The task, and what must be kept beside a model trained on it."""
     if options.data == "digits":
         task = digits(options.split_seed)

@@ -1,0 +1,236 @@
+"""An Optuna study in one SQLite file, which processes share: each trial is done once, and a killed one again.
+
+Nothing in the file is executed or unpickled when it is read: Optuna's relational storage holds numbers, text and JSON,
+and the TPE sampler keeps nothing there. (Its CMA-ES sampler would keep a pickle, and read it: so the sampler is fixed.)
+"""
+
+import glob
+import json
+import random
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError, TruncatedFile
+
+__all__ = ["Study", "open_study"]
+
+_KEY = "leanbayes"
+_PATIENCE = 60.0  # seconds, for a reader such as Optuna's dashboard to let go of the file
+
+
+class Study:
+    """Slots 0, 1, 2, ... for trials. A slot is free until a trial in it is done, has failed, or is under way.
+
+    A process holds a lock on a file of its own while it lives, and the system lets go of it however the process ends:
+    so a trial that a killed process left behind is told from one that another process is at.
+    """
+
+    def __init__(self, file: Path, optuna: Any) -> None:
+        self.file, self.optuna = file, optuna
+        self.me = secrets.token_hex(8)
+        self.lock = _file_lock(f"{file}.lock")
+        self.study: Any = None
+
+    def claim(self, slots: int, distributions: Mapping[str, Any], seed: int) -> tuple[int, Any] | None:
+        """A slot below ``slots`` and a new trial for it; None when no slot is free.
+
+        The sampler is seeded by slot, as its state is not kept: a study that goes on draws as one that was never
+        stopped, and processes do not draw alike.
+        """
+        with self.alone():
+            taken = self._taken()
+            slot = next((slot for slot in range(slots) if slot not in taken), None)
+            if slot is None:
+                return None
+            draw = random.Random(f"{seed}/{slot}").getrandbits(32)
+            self.study.sampler = self.optuna.samplers.TPESampler(seed=draw)
+            trial = self.study.ask(dict(distributions))
+            trial.set_user_attr("claim", {"slot": slot, "worker": self.me})
+            return slot, trial
+
+    def done(self, trial: Any, value: float, **kept: Any) -> None:
+        """A trial ends with its value."""
+        with self.alone():
+            trial.set_user_attr("found", kept)
+            self.study.tell(trial, value)
+
+    def failed(self, trial: Any, why: str) -> None:
+        """A trial could not be trained; it is not tried again."""
+        with self.alone():
+            trial.set_user_attr("found", {"error": why})
+            self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every trial, by slot; call it inside `alone`."""
+        rows = []
+        for trial in self._trials():
+            found = trial.user_attrs.get("found", {})
+            row = {"trial": _claim(trial).get("slot"), "state": self.state(trial), "drawn": trial.params}
+            row["value"] = trial.values[0] if row["state"] == "done" else None
+            rows.append(row | {name: found.get(name) for name in ("metrics", "seconds", "error")})
+        return sorted((row for row in rows if row["trial"] is not None), key=lambda row: row["trial"])
+
+    def state(self, trial: Any) -> str:
+        """In our words: done, running, failed or killed; Optuna's own for what others may have put there."""
+        if trial.state.name == "FAIL":
+            return "failed" if "error" in trial.user_attrs.get("found", {}) else "killed"
+        return str({"COMPLETE": "done"}.get(trial.state.name, trial.state.name.lower()))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other process is here meanwhile."""
+        errors = (OSError, self.optuna.exceptions.OptunaError, import_module("sqlalchemy.exc").SQLAlchemyError)
+        try:
+            with self.lock:
+                yield
+        except LeanBayesError:
+            raise
+        except errors as error:
+            raise FileError(f"cannot use {self.file}: {_first_line(error)}; give another storage") from error
+
+    def _taken(self) -> set[int]:
+        """The slots that are not free; trials whose process is dead have failed, and free theirs."""
+        alive, taken = {self.me}, set()
+        for lock in self.file.parent.glob(f"{glob.escape(self.file.name)}.*.worker"):
+            worker = lock.name.removesuffix(".worker").rpartition(".")[2]
+            if worker not in alive and not _is_free(lock):
+                alive.add(worker)
+        for trial in self._trials():
+            if self.state(trial) == "running" and _claim(trial).get("worker") not in alive:
+                self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
+            elif self.state(trial) != "killed" and "slot" in _claim(trial):
+                taken.add(_claim(trial)["slot"])
+        return taken
+
+    def _trials(self) -> list[Any]:
+        found: list[Any] = self.study.get_trials(deepcopy=False)
+        return found
+
+
+@contextmanager
+def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) -> Iterator[Study]:
+    """The study of this name, new or as it was left; one that is about something else is refused.
+
+    Args:
+        file: an SQLite file, made with its folder if it is not there.
+        name: of the study; a file can hold several.
+        about: what is tuned, as JSON.
+        direction: minimize or maximize.
+    """
+    optuna = _import_optuna()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot use {file}: {error}; give another storage") from error
+    study, storage, said = Study(file, optuna), None, optuna.logging.get_verbosity()
+    mine = _file_lock(f"{file}.{study.me}.worker")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with study.alone():
+            mine.acquire()
+            _check(file)
+            try:  # the URL only names the dialect: a path may have signs that mean something in one
+                storage = optuna.storages.RDBStorage(
+                    "sqlite:///study", engine_kwargs={"creator": partial(_connect, file)}
+                )
+            except RuntimeError as error:
+                raise FileError(f"{file} is of another version of Optuna: {_first_line(error)}") from error
+            study.study = optuna.create_study(
+                storage=storage, study_name=name, direction=direction, load_if_exists=True
+            )
+            _check_same(file, name, study.study, json.loads(json.dumps(about)))
+        yield study
+    finally:
+        if storage is not None:
+            storage.remove_session()
+            storage.engine.dispose()
+        mine.release()
+        Path(mine.lock_file).unlink(missing_ok=True)
+        optuna.logging.set_verbosity(said)
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=_PATIENCE, check_same_thread=False)
+
+
+def _claim(trial: Any) -> dict[str, Any]:
+    """Empty, if a process was killed as it claimed a slot."""
+    found: dict[str, Any] = trial.user_attrs.get("claim", {})
+    return found
+
+
+def _import_optuna() -> Any:
+    try:
+        return import_module("optuna")
+    except ImportError as error:
+        raise InputError(
+            f"tuning needs Optuna, which cannot be imported ({error}); install it: pip install 'leanbayes[tune]'"
+        ) from error
+
+
+def _file_lock(path: str) -> Any:
+    return import_module("filelock").FileLock(path)
+
+
+def _is_free(lock: Path) -> bool:
+    """Whether nobody holds it: then it is removed."""
+    mine = _file_lock(str(lock))
+    try:
+        mine.acquire(timeout=0)
+    except TimeoutError:
+        return False
+    lock.unlink(missing_ok=True)
+    mine.release()
+    return True
+
+
+def _check(file: Path) -> None:
+    """A file that is no study must not become one: Optuna would add its tables to any database."""
+    if not file.exists() or (file.is_file() and not file.stat().st_size):
+        return
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, timeout=_PATIENCE)) as database:
+            (state,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    except sqlite3.OperationalError as error:
+        raise FileError(f"cannot use {file}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise ForeignFile(f"{file} is no study, or is damaged ({error}); give another storage") from error
+    if state != "ok":
+        raise TruncatedFile(f"{file} is cut short or damaged ({_first_line(state)}); give another storage")
+    if tables and not {"studies", "trials"} <= tables:
+        raise ForeignFile(f"{file} is a database of something else; give another storage")
+
+
+def _check_same(file: Path, name: str, study: Any, about: dict[str, Any]) -> None:
+    before = study.user_attrs.get(_KEY)
+    if before is None and study.get_trials(deepcopy=False):
+        raise ForeignFile(f"the study {name!r} in {file} was not made by leanbayes; give another name")
+    if before is None:
+        study.set_user_attr(_KEY, about)
+        return
+    old, new = _flat(before), _flat(about)
+    differ = [key for key in old | new if old.get(key) != new.get(key)]
+    if differ:
+        shown = "; ".join(f"{key} was {old.get(key)!r} and is now {new.get(key)!r}" for key in differ[:4])
+        more = f"; and {len(differ) - 4} more" if len(differ) > 4 else ""
+        raise InputError(f"the study {name!r} in {file} is of something else: {shown}{more}; give another name")
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= _flat(item, f"{prefix}.{key}".lstrip("."))
+    return found
+
+
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
