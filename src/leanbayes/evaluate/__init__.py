@@ -9,6 +9,9 @@ from leanbayes.evaluate.calibration import (
     reliability,
 )
 from leanbayes.evaluate.evaluate import BETTER, Evaluation, better, evaluate, input_uncertainty, metrics_for
+from leanbayes.evaluate.explain import Explainer
+from leanbayes.evaluate.noise import NoiseCurve, accuracy_under_noise, add_noise, noise_curve, output_variance
+from leanbayes.evaluate.prune import Pruned, PruningCurve, accuracy_on, packed, prune, pruning_curve, unpack
 from leanbayes.evaluate.quality import accuracy, brier, dice, iou, mean_iou, nll
 from leanbayes.evaluate.ranking import RiskCoverage, auc, aupr, aurc, auroc, class_auc, fpr95, risk_coverage
 from leanbayes.evaluate.raters import generalised_energy_distance, rater_agreement, rater_entropy
@@ -17,9 +20,16 @@ from leanbayes.evaluate.regression import gaussian_crps, gaussian_nll, interval_
 __all__ = [
     "BETTER",
     "Evaluation",
+    "Explainer",
+    "NoiseCurve",
+    "Pruned",
+    "PruningCurve",
     "Reliability",
     "RiskCoverage",
     "accuracy",
+    "accuracy_on",
+    "accuracy_under_noise",
+    "add_noise",
     "auc",
     "aupr",
     "aurc",
@@ -43,10 +53,16 @@ __all__ = [
     "metrics_for",
     "mutual_information",
     "nll",
+    "noise_curve",
+    "output_variance",
+    "packed",
+    "prune",
+    "pruning_curve",
     "rater_agreement",
     "rater_entropy",
     "reliability",
     "risk_coverage",
     "rmse",
     "sample_crps",
+    "unpack",
 ]
