@@ -1,19 +1,39 @@
-"""What is believed of a weight before the data: fixed, by glob, fitted in closed form, or around trained weights."""
+"""What is believed of a weight before the data: fixed, by glob, fitted in closed form, or around trained weights.
+
+Any torch distribution of one number can be a prior; here are those of 003's Table 1 that torch lacks.
+"""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
+import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Weibull, constraints
 from torch.distributions import Normal as TorchNormal
 
 from leanbayes.errors import InputError, SelectionError
-from leanbayes.posterior import RandomWeight
+from leanbayes.posterior import FamilyLaw, GeneralisedError, Horseshoe, Logistic, Radial, RandomWeight
 
-__all__ = ["CentredPrior", "FittedPrior", "FixedPrior", "Prior", "PriorLike", "resolve_priors"]
+__all__ = [
+    "LAWS",
+    "CentredPrior",
+    "ErrorLaw",
+    "FittedPrior",
+    "FixedPrior",
+    "HorseshoeLaw",
+    "InverseGaussianLaw",
+    "LogisticLaw",
+    "Prior",
+    "PriorLike",
+    "RadialLaw",
+    "rayleigh",
+    "resolve_priors",
+    "wald",
+]
 
 
 class Prior(ABC):
@@ -59,7 +79,7 @@ class FittedPrior(Prior):
 
     def distribution(self, weight: RandomWeight, memory: Tensor | None) -> Distribution:  # noqa: ARG002
         """The best zero-mean Normal for the weight as it is now."""
-        second_moment = weight.random_mean.detach().square() + weight.family.variance(weight.spread.detach())
+        second_moment = weight.random_mean.detach().square() + weight.random_variance().detach()
         return TorchNormal(second_moment.new_zeros(()), second_moment.mean().sqrt(), validate_args=False)
 
 
@@ -119,3 +139,101 @@ def _as_prior(law: Distribution | Prior) -> Prior:
     if isinstance(law, Distribution):
         return FixedPrior(law)
     raise InputError(f"a prior is a torch distribution, a leanbayes Prior or a mapping of globs to them, got {law!r}")
+
+
+class LogisticLaw(FamilyLaw):
+    """p(w) = e^−z/(s(1 + e^−z)²), z = (w − m)/s.
+
+    >>> LogisticLaw(0.0, 1.0).log_prob(torch.tensor(0.0))
+    tensor(-1.3863)
+    """
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Logistic(), loc, scale, validate_args)
+
+
+class HorseshoeLaw(FamilyLaw):
+    """w = m + sλz with z ~ N(0, 1) and a half-Cauchy λ, which is integrated out (Carvalho et al. 2010).
+
+    >>> HorseshoeLaw(0.0, 1.0).log_prob(torch.tensor(1.0))
+    tensor(-2.1439)
+    """
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Horseshoe(), loc, scale, validate_args)
+
+
+class ErrorLaw(FamilyLaw):
+    """p(w) = exp(−½|z|^{2/c})/(s 2^{c/2+1} Γ(1 + c/2)), z = (w − m)/s: the generalised error law.
+
+    >>> ErrorLaw(0.0, 1.0, shape=1.0).log_prob(torch.tensor(0.0))
+    tensor(-0.9189)
+    """
+
+    def __init__(self, loc: Any, scale: Any, shape: Any, validate_args: bool | None = None) -> None:
+        self.shape = torch.as_tensor(shape)
+        super().__init__(GeneralisedError(shape=float(self.shape)), loc, scale, validate_args)
+
+    arg_constraints = FamilyLaw.arg_constraints | {"shape": constraints.positive}
+
+
+class RadialLaw(FamilyLaw):
+    """w = m + s·r·z/‖z‖ for a whole tensor: one density for all of its coordinates (Farquhar et al. 2020).
+
+    >>> RadialLaw(0.0, 1.0).log_prob(torch.ones(3)).shape
+    torch.Size([])
+    """
+
+    joint = True
+
+    def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
+        super().__init__(Radial(), loc, scale, validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Of a tensor as one point."""
+        loc, scale = self.loc.expand(value.shape), self.scale.expand(value.shape)
+        return self.family.log_density(loc, scale, value[None]).view(())
+
+
+class InverseGaussianLaw(Distribution):
+    """p(v) = √(λ/2πv³) e^{−λ(v−m)²/2m²v} for v > 0: mean m, shape λ.
+
+    >>> InverseGaussianLaw(1.0, 1.0).log_prob(torch.tensor(1.0))
+    tensor(-0.9189)
+    """
+
+    arg_constraints: dict[str, Any] = {"loc": constraints.positive, "concentration": constraints.positive}  # noqa: RUF012
+    support = constraints.positive
+
+    def __init__(self, loc: Any, concentration: Any, validate_args: bool | None = None) -> None:
+        self.loc, self.concentration = torch.broadcast_tensors(torch.as_tensor(loc), torch.as_tensor(concentration))
+        super().__init__(self.loc.shape, validate_args=validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(v)."""
+        distance: Tensor = self.concentration * (value / self.loc - 1).square() / (2 * value)
+        constant: Tensor = 0.5 * (self.concentration.log() - math.log(2 * math.pi))
+        return constant - 1.5 * value.log() - distance
+
+
+def wald(shape: Any) -> InverseGaussianLaw:
+    """The standard Wald law: an inverse Gaussian of mean 1.
+
+    >>> wald(2.0).concentration
+    tensor(2.)
+    """
+    return InverseGaussianLaw(1.0, shape)
+
+
+def rayleigh(scale: Any) -> Weibull:
+    """The Rayleigh law as torch has it: a Weibull of shape 2 and scale √2 times as large.
+
+    >>> rayleigh(1.0).log_prob(torch.tensor(1.0))
+    tensor(-0.5000)
+    """
+    return Weibull(torch.as_tensor(scale) * math.sqrt(2), torch.as_tensor(2.0))
+
+
+LAWS: dict[str, type[Distribution]] = {
+    law.__name__: law for law in (LogisticLaw, HorseshoeLaw, ErrorLaw, RadialLaw, InverseGaussianLaw)
+}

@@ -18,7 +18,7 @@ from leanbayes.files import read_header, read_tensors, write_tensors
 from leanbayes.kl import Estimator, Exact, MonteCarlo
 from leanbayes.posterior import FAMILIES, Family, GaussianRho, RelativeScale
 from leanbayes.predict import Predictor
-from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
+from leanbayes.prior import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
 from leanbayes.subspace.select import Selection, Slot, Subspace, anything
 
 __all__ = ["FORMAT", "about", "load", "save"]
@@ -273,9 +273,9 @@ def _describe_prior(prior: PriorLike) -> Any:
 
 
 def _describe_law(law: Distribution) -> Any:
-    """One of torch's own distributions by its arguments, if these are scalars that make it again."""
+    """One of torch's own distributions, or of ours, by its arguments, if these are scalars that make it again."""
     name = type(law).__name__
-    if getattr(torch.distributions, name, None) is not type(law):
+    if _law(name) is not type(law):
         return None
     own = {key: law.__dict__.get(key) for key in law.arg_constraints}
     values = {key: value for key, value in own.items() if isinstance(value, Tensor)}
@@ -295,8 +295,12 @@ def _restore_prior(data: dict[str, Any]) -> Any:
         return {pattern: _restore_prior(law) for pattern, law in data["globs"].items()}
     if "distribution" not in data:
         return _restore_part(data)
-    law: Any = getattr(torch.distributions, data["distribution"], None)
+    law: Any = _law(data["distribution"])
     if not (isinstance(law, type) and issubclass(law, Distribution)):
-        raise ForeignFile(f"{data['distribution']!r} is no distribution of torch")
+        raise ForeignFile(f"{data['distribution']!r} is no distribution of torch or of LeanBayes")
     arguments: Any = {key: torch.tensor(v, dtype=getattr(torch, kind)) for key, (v, kind) in data["fields"].items()}
     return law(**arguments)
+
+
+def _law(name: str) -> Any:
+    return LAWS.get(name) or getattr(torch.distributions, name, None)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from scipy import integrate, stats
@@ -129,3 +131,70 @@ def test_half_precision_sums_in_float32(dtype):
 def test_at_least_one_sample(samples):
     with pytest.raises(InputError, match=f"at least one sample, got {samples}"):
         MonteCarlo(samples)
+
+
+class TestEstimate:
+    def test_value_and_standard_error(self):
+        """Over many runs the errors are as large as they say."""
+        found = [MonteCarlo(200).estimate(weight(), Laplace(0.0, 1.0), generator(seed)) for seed in range(60)]
+        values = torch.tensor([estimate.value for estimate in found])
+        claimed = torch.tensor([estimate.standard_error for estimate in found])
+        assert values.std().item() == pytest.approx(claimed.mean().item(), rel=0.35)
+        exact = Exact()(weight(), Laplace(0.0, 1.0)).item()
+        assert abs(values.mean().item() - exact) < 4 * claimed.mean().item() / 60**0.5
+        assert (found[0].samples, found[0].method, found[0].statistics) == (200, "streamed", "accumulated")
+        assert str(found[0]).endswith("nats (200 draws, streamed)")
+
+    def test_sampled_statistics(self):
+        found = MonteCarlo(1000).estimate(weight(), TorchNormal(0.0, 1.0), generator())
+        assert (found.method, found.statistics) == ("exact", "sampled")
+        assert found.value == pytest.approx(
+            Exact()(weight(), TorchNormal(0.0, 1.0)).item(), abs=4 * found.standard_error
+        )
+
+    def test_one_draw_has_no_standard_error(self):
+        assert math.isnan(MonteCarlo(1).estimate(weight(), Laplace(0.0, 1.0)).standard_error)
+
+    def test_groups_of_unequal_size(self):
+        found = MonteCarlo(70).estimate(weight(), Laplace(0.0, 1.0), generator())
+        assert found.samples == 70
+        assert found.standard_error > 0
+
+
+def test_a_prior_that_is_learned_gets_its_gradient():
+    for prior, scale in ((TorchNormal, torch.tensor(1.5)), (Laplace, torch.tensor(1.5))):
+        scale = scale.double().requires_grad_()
+        estimator = MonteCarlo(7)
+        value = estimator(weight(), prior(torch.zeros((), dtype=torch.float64), scale), generator())
+        assert torch.autograd.grad(value, scale)[0].abs() > 0.01
+    assert estimator.method(Normal(), Laplace(torch.zeros(()), scale)) == "direct"
+
+
+def test_centred_and_fitted_priors():
+    """A Normal prior with a centre for each coordinate."""
+    one = weight()
+    prior = TorchNormal(torch.tensor([-1.0, 0.5, 0.7], dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64))
+    results = []
+    for estimator in (MonteCarlo(6, statistics="accumulated"), MonteCarlo(6, direct=True)):
+        value = estimator(one, prior, generator())
+        results.append((value, *torch.autograd.grad(value, (one.mean, one.spread))))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_some_coordinates_of_a_tensor():
+    prior = Laplace(torch.tensor(0.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64))
+    for law in (prior, TorchNormal(0.0, 1.0)):
+        copies = repeated(index=True)
+        value = MonteCarlo(2)(copies, law, generator())
+        by_mean, by_scale = torch.autograd.grad(value, (copies.mean, copies.spread))
+        assert not by_mean[:, 0].any()
+        assert by_scale.isfinite().all()
+
+
+def test_no_graph_without_gradients():
+    with torch.no_grad():
+        for prior in (TorchNormal(0.0, 1.0), Laplace(0.0, 1.0)):
+            assert not MonteCarlo(3)(weight(), prior).requires_grad
+    frozen = RandomWeight("w", torch.zeros(3), None, torch.ones(3), Normal())
+    assert not MonteCarlo(3)(frozen, Laplace(0.0, 1.0)).requires_grad

@@ -11,7 +11,7 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.kl import Exact
 from leanbayes.ops.normal import fill
 from leanbayes.posterior import Normal, RandomWeight
-from leanbayes.posterior.noise import shifted_normal, standard_normal
+from leanbayes.posterior.noise import means_of_normals, shifted_normal, standard_normal
 
 LARGE = 3 * 2**18 + 5  # three full pieces, and a short one
 
@@ -244,3 +244,26 @@ def test_no_sums_without_gradients_or_for_a_second_draw():
     second = weight.draw(generator())
     assert weight.sums is sums
     torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("draws", [4, 5, 30, 1000])
+def test_means_over_draws_have_their_joint_law(draws):
+    """ξ̄ = z/√M and M·mean ξ² − z² ~ χ²_{M−1}, independent of z (Cochran)."""
+    count = 300_001
+    mean, square = means_of_normals(draws, torch.empty(count), torch.Generator().manual_seed(draws))
+    z = mean.double() * math.sqrt(draws)
+    rest = square.double() * draws - z.square()
+    assert stats.kstest(z.numpy(), "norm").pvalue > 1e-3
+    assert stats.kstest(rest.numpy(), stats.chi2(draws - 1).cdf).pvalue > 1e-3
+    for one in (z, z.square(), z.abs()):
+        assert abs(float(torch.corrcoef(torch.stack([one, rest]))[0, 1])) < 4 / math.sqrt(count)
+
+
+def test_means_over_draws_repeat_and_need_a_kernel():
+    like = torch.empty(2**17)
+    one, two = (means_of_normals(10, like, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(one[0], two[0])
+    assert torch.equal(one[1], two[1])
+    assert means_of_normals(3, like, None) is None
+    assert means_of_normals(10, like.double(), None) is None
+    assert means_of_normals(10, torch.empty(100), None) is None

@@ -8,13 +8,6 @@ from scipy import stats
 from leanbayes.errors import InputError
 from leanbayes.posterior import GaussianRho, Normal, RandomWeight, RelativeScale
 from tests.oracles import mean_within_standard_errors
-from tests.posterior.conformance import CASES, CHECKS
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_conformance(case, check):
-    check(case)
 
 
 def test_noise_is_standard_normal():

@@ -6,6 +6,7 @@ Here noise, product and sum are one sweep on every core, and the backward pass c
 The kernels are in `leanbayes.ops.normal_kernels`, compiled at the first use and kept on disk.
 """
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["draw", "fill", "pull_back", "scale", "shift"]
+__all__ = ["draw", "fill", "means", "pull_back", "scale", "shift", "threads"]
 
 _PIECE = 2**17  # numbers that a thread takes at a time, a multiple of the kernels' block; no result depends on it
 
@@ -46,6 +47,14 @@ def draw(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return out, torch.from_numpy(sums.sum(0))
 
 
+def means(shape: Sequence[int], draws: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Means of ξ and of ξ² over ``draws`` draws, more than 3, from their joint law: no slower for many draws."""
+    mean, square = torch.empty(tuple(shape)), torch.empty(tuple(shape))
+    pieces = -(-mean.numel() // _PIECE)
+    _run("means", seed, [mean, square], [float(draws)] * pieces)
+    return mean, square
+
+
 def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """The gradients of `draw` for μ and ρ."""
     of_mean, of_rho = torch.empty_like(mean), torch.empty_like(rho)
@@ -66,10 +75,11 @@ def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
         first = np.uint64((seed + start // 2 * normal_kernels.STEP) % 2**64)
         kernel(first, *(array[start : start + _PIECE] for array in arrays), *(() if rows is None else (rows[number],)))
 
-    for _ in _threads(torch.get_num_threads()).map(piece, range(-(-arrays[0].size // _PIECE))):
+    for _ in threads(torch.get_num_threads()).map(piece, range(-(-arrays[0].size // _PIECE))):
         pass
 
 
 @cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="leanbayes-noise")
+def threads(count: int) -> ThreadPoolExecutor:
+    """The workers of every kernel here."""
+    return ThreadPoolExecutor(count, thread_name_prefix="leanbayes")

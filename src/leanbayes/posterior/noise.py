@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leanbayes.ops.normal import draw, fill, pull_back, scale, shift
+from leanbayes.ops.normal import draw, fill, means, pull_back, scale, shift
 
-__all__ = ["normal_and_sums", "shifted_normal", "standard_normal"]
+__all__ = ["means_of_normals", "normal_and_sums", "shifted_normal", "standard_normal"]
 
 _LARGE = 2**17  # numbers from which a kernel is worth its call
 
@@ -24,6 +24,13 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     if _has_kernel(like, math.prod(shape)):
         return fill(torch.empty(shape), _seed(generator))
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def means_of_normals(draws: int, like: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
+    """Means of ξ and ξ² over ``draws`` draws, shaped as ``like``, in one sweep; None where no kernel does it."""
+    if draws <= 3 or not _has_kernel(like, like.numel()):
+        return None
+    return means(like.shape, draws, _seed(generator))
 
 
 def shifted_normal(

@@ -15,7 +15,8 @@ class RandomWeight:
     """A weight tensor of which some coordinates, or all, are random.
 
     ``index`` holds the flat positions of the k random coordinates and ``spread`` their k scales;
-    where ``index`` is None every coordinate is random and ``spread`` has the tensor's own shape.
+    where ``index`` is None every coordinate is random and ``spread`` has the tensor's own shape, or length 1 along axes
+    whose coordinates share one scale.
     In place of ``spread`` the raw parameter ``rho`` may be given: then scales are computed when they are asked for.
     """
 
@@ -46,6 +47,11 @@ class RandomWeight:
         assert self.index is not None
         return self.index.long()
 
+    @property
+    def count(self) -> int:
+        """How many coordinates are random."""
+        return self.mean.numel() if self.index is None else self.index.numel()
+
     @cached_property
     def random_mean(self) -> Tensor:
         """μ of the random coordinates alone, shaped as ``spread``."""
@@ -53,7 +59,7 @@ class RandomWeight:
 
     def noise(self, generator: torch.Generator | None = None, samples: int | None = None) -> Tensor:
         """Fresh ξ for the random coordinates."""
-        return self.family.noise(self.spread, samples, generator)
+        return self.family.noise(self.mean if self.index is None else self.spread, samples, generator)
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """The weight for fresh noise: the same that ``sample`` gives for ``noise`` of that generator."""
@@ -77,7 +83,7 @@ class RandomWeight:
         """The weight that ``noise`` stands for; a leading axis of draws is kept."""
         if self.index is None:
             return self.family.sample(self.mean, self.spread, noise)
-        offset = self.family.perturbation(self.spread, noise)
+        offset = self._perturbation(noise)
         if noise.dim() == 1:
             return self.mean.flatten().index_add(0, self.index, offset).view(self.mean.shape)
         draws = self.mean.flatten().expand(len(noise), -1)
@@ -93,24 +99,48 @@ class RandomWeight:
 
     def offset(self, noise: Tensor) -> Tensor:
         """W − μ as a dense tensor, zero where nothing is random."""
-        return self._dense(self.family.perturbation(self.spread, noise))
+        return self._dense(self._perturbation(noise))
 
     def variance(self) -> Tensor:
         """Var(W) as a dense tensor, zero where nothing is random."""
-        return self._dense(self.family.variance(self.spread))
+        return self._dense(self.random_variance())
+
+    def random_variance(self) -> Tensor:
+        """Var(W) of the random coordinates alone, shaped as ``spread``."""
+        return self.family.variance(self.spread, self._needed_mean())
+
+    def shared_variance(self) -> Tensor | None:
+        """Var(W) with length 1 along the axes whose coordinates share one; None where each has its own."""
+        return self.random_variance() if self._shares() and not self.family.relative else None
 
     def distribution(self) -> Distribution:
         """The law of the random coordinates."""
         return self.family.distribution(self.random_mean, self.spread)
 
     def widened(self) -> "RandomWeight":
-        """Itself, in float32 if it is half precision: sums over many weights need the digits."""
-        if self.mean.dtype.itemsize >= 4:
+        """Itself with a scale for each coordinate, in float32 if half precision: sums over weights need the digits."""
+        mean, half = self.mean, self.mean.dtype.itemsize < 4
+        if not half and not self._shares():
             return self
-        return RandomWeight(self.name, self.mean.float(), self.index, self.spread.float(), self.family)
+        spread = self.spread.expand(mean.shape) if self._shares() else self.spread
+        if half:
+            mean, spread = mean.float(), spread.float()
+        return RandomWeight(self.name, mean, self.index, spread, self.family)
+
+    def _shares(self) -> bool:
+        stored = self.rho if self._spread is None else self._spread
+        return self.index is None and stored is not None and stored.shape != self.mean.shape
+
+    def _needed_mean(self) -> Tensor | None:
+        """The means of the random coordinates, which only some families ask for."""
+        return self.random_mean if self.family.relative or self.family.joint else None
+
+    def _perturbation(self, noise: Tensor) -> Tensor:
+        """W − μ of the random coordinates."""
+        return self.family.perturbation(self.spread, noise, self._needed_mean())
 
     def _dense(self, values: Tensor) -> Tensor:
         if self.index is None:
-            return values
+            return values.expand(self.mean.shape)
         flat = values.new_zeros(self.mean.numel())
         return flat.index_add(0, self.index, values).view(self.mean.shape)
