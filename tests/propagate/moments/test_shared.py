@@ -41,13 +41,15 @@ AVERAGES = {
     "after joining positions": lambda y: torch.cat([y[..., :4], y[..., 4:]], 2).mean(2),
 }
 
+AT_ONCE = ("mean", "mean, axis from the end", "sum", "after permuting", "after folding and back", "after scaling")
+
 
 @pytest.mark.parametrize("name", AVERAGES)
 def test_the_variance_of_an_average_over_positions_is_right(parts, name):
-    """Not exact: the parts are those of the mean pair of positions; within 12 % of the deviation."""
+    """Exact for the mean over all positions at once; in parts, or by a product, within 12 % of the deviation."""
     y = layer(*parts)
     found = AVERAGES[name](y).variance.reshape(3, 5)
-    torch.testing.assert_close(found.sqrt(), truth(parts[0]).sqrt(), rtol=0.12, atol=0)
+    torch.testing.assert_close(found.sqrt(), truth(parts[0]).sqrt(), rtol=1e-9 if name in AT_ONCE else 0.12, atol=0)
 
 
 def test_independent_positions_average_out_and_fully_shared_ones_do_not(parts):
@@ -56,7 +58,7 @@ def test_independent_positions_average_out_and_fully_shared_ones_do_not(parts):
     assert alone.shared is None
     torch.testing.assert_close(alone.mean(2).variance, alone.variance.mean(2) / 10)
     one = layer(x, w, b, positions="shared")
-    torch.testing.assert_close(one.mean(2).variance, one.variance.sqrt().mean(2).square())
+    torch.testing.assert_close(one.mean(2).variance, one.variance.mean(2))
     split = layer(x, w, b).mean(2).variance
     assert (alone.mean(2).variance < split).all()
     assert (split < one.mean(2).variance).all()

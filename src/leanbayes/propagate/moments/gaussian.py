@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leanbayes.ops.safe_sqrt import SafeSqrt
 
-__all__ = ["clipped", "exponential_below", "integrate", "rectified", "taylor"]
+__all__ = ["clipped", "exponential_below", "hermite_nodes", "integrate", "rectified", "taylor"]
 
 _FARTHEST = 38.0  # standard deviations: beyond, a tail is 0 in float64
 _NODES = 13
@@ -78,7 +78,7 @@ def integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tenso
     """
     root = SafeSqrt.apply(variance)
     centre = function(mean)
-    nodes, weights = _rule()
+    nodes, weights = hermite_nodes()
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
     for node, weight in zip(nodes, weights, strict=True):
         away = function(mean + node * root) - centre
@@ -116,7 +116,7 @@ def _tails(distance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @functools.cache
-def _rule() -> tuple[list[float], list[float]]:
+def hermite_nodes() -> tuple[list[float], list[float]]:
     """Nodes and weights for a standard normal, without the node 0, whose term is 0."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     pairs = [(n, w / math.sqrt(2 * math.pi)) for n, w in zip(nodes.tolist(), weights.tolist(), strict=True)]

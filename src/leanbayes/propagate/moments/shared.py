@@ -2,8 +2,9 @@
 
 Positions that share a random filter are correlated: the noise of the filter is the same at each. Every `MomentTensor`
 carries, beside its variance, the fraction ρ of it that is common along the positions: ``shared`` has length 1 along
-them, so the variance is in two parts, ρV (fully correlated: standard deviations add) and (1-ρ)V (independent:
-variances add). An axis along which ρ has its full length is taken as independent, as channels are.
+them, so the variance is in two parts, ρV (common: n positions have n² times its mean) and (1-ρ)V (independent:
+variances add). An axis along which ρ has its full length is taken as independent; what channels have in common is in
+`leanbayes.propagate.moments.ties`.
 
 For a layer y_p = Σ w x_p the mean covariance of two positions p ≠ q is Σ σ_w² (mean x_p x_q + ρ_x σ_x²) + Σ w² ρ_x σ_x²
 and the mean variance Σ σ_w² (mean x_p² + σ_x²) + Σ w² σ_x²; ρ is their ratio (``positions="split"``), so the average of
@@ -18,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import channel_axis
+from leanbayes.propagate.moments.spread import Dense, Spread
 from leanbayes.propagate.moments.tensor import Setting
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "sum_variance",
 ]
 
+_TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 Part = tuple[Tensor, Tensor | None]
 """A variance, and the fraction of it that is shared."""
 
@@ -119,8 +121,9 @@ def sum_variance(variance: Tensor, shared: Tensor | None, axes: tuple[int, ...])
         return total, None if shared is None else ratio(
             (shared * variance).sum(axes, keepdim=True), total, tuple(axis for axis in common if axis not in axes)
         )
-    correlated = shared * SafeSqrt.apply(variance).sum(together, keepdim=True).square()
-    alone = (1 - shared) * variance.sum(together, keepdim=True)
+    added = variance.sum(together, keepdim=True)
+    correlated = shared * added * math.prod(variance.shape[axis] for axis in together)  # ρ is of the mean pair
+    alone = (1 - shared) * added
     rest = tuple(axis for axis in axes if axis not in together)
     if rest:
         correlated, alone = correlated.sum(rest, keepdim=True), alone.sum(rest, keepdim=True)
@@ -132,11 +135,16 @@ def linear_fraction(
     operation: Callable[..., Tensor],
     setting: Setting,
     x: tuple[Tensor, Tensor | None, Tensor | None],
-    weight: tuple[Tensor, Tensor | None],
+    weight: tuple[Tensor | None, Spread | None],
     bias_variance: Tensor | None,
     groups: int = 1,
+    means: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor | None:
-    """ρ after a linear layer or a convolution, from means over the positions alone: no operation of full size."""
+    """ρ after a linear layer or a convolution, from means over the positions alone: no operation of full size.
+
+    ``weight`` is its square, which only a random input needs, and its variance; ``means`` are those of x, x² and the
+    variance of x, where they are known.
+    """
     mean, variance, shared = x
     channel = channel_axis(operation, mean)
     if operation is F.linear:
@@ -149,26 +157,34 @@ def linear_fraction(
     def layer(value: Tensor, kernel: Tensor) -> Tensor:
         if operation is F.linear:
             return F.linear(value, kernel)
-        offsets = tuple(range(2, kernel.dim()))
-        return operation(value, kernel.sum(offsets, keepdim=True), None, groups=groups)
+        if groups == 1 and value.dim() == kernel.dim():  # a product of matrices, without the start of a convolution
+            matrix = kernel.flatten(1).mT if operation in _TRANSPOSED else kernel.flatten(1)
+            return F.linear(value.flatten(1), matrix).view(len(value), -1, *value.shape[2:])
+        return operation(value, kernel, None, groups=groups)
 
-    w, w_variance = weight
+    w_square = None if weight[0] is None else Dense(weight[0]).folded(operation)
+    w_variance = None if weight[1] is None else weight[1].folded(operation)
     common, total = [], []
-    spread = None if variance is None else variance.mean(axes, keepdim=True)
+    spread: Tensor | None
+    if means is not None:
+        centre, square, spread = means
+    else:
+        centre, square = mean.mean(axes, keepdim=True), mean.square().mean(axes, keepdim=True)
+        spread = None if variance is None else variance.mean(axes, keepdim=True)
     same = None if spread is None or shared is None else _at_positions(shared, axes) * spread
     if w_variance is not None:
-        square = mean.square().mean(axes, keepdim=True)
         total.append(layer(square if spread is None else square + spread, w_variance))
         if setting.positions == "shared":
             common.append(total[0])
         else:
             n = math.prod(mean.shape[axis] for axis in axes)
-            pairs = (mean.mean(axes, keepdim=True).square() * n - square) / (n - 1)  # mean of x_p x_q over p ≠ q
+            pairs = (centre.square() * n - square) / (n - 1)  # mean of x_p x_q over p ≠ q
             common.append(layer(pairs if same is None else pairs + same, w_variance))
     if spread is not None:
-        total.append(layer(spread, w.square()))
+        assert w_square is not None
+        total.append(layer(spread, w_square))
         if same is not None:
-            common.append(layer(same, w.square()))
+            common.append(layer(same, w_square))
     if bias_variance is not None:
         column = bias_variance if operation is F.linear else bias_variance.view(-1, *[1] * len(axes))
         total.append(column)

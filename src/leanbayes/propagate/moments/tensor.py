@@ -1,20 +1,16 @@
-"""A tensor that is known by its mean and variance, and the dispatch of operations on it to their rules."""
+"""A tensor that is known by its mean and variance."""
 
-import functools
-import inspect
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
-from leanbayes.errors import MissingRule, UnknownName
+from leanbayes.errors import InputError, UnknownName
 from leanbayes.posterior import RandomWeight
+from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
 from leanbayes.propagate.registry import Registry
-from leanbayes.propagate.stand_in import QUESTIONS
 
 __all__ = [
     "ORDERS",
@@ -22,6 +18,7 @@ __all__ = [
     "RULES",
     "MomentTensor",
     "Setting",
+    "Ties",
     "expected_of",
     "first_random",
     "missing",
@@ -34,15 +31,6 @@ RULES = Registry("moments")
 ORDERS = ("gaussian", "taylor")
 POSITIONS = ("split", "shared", "independent")
 
-# What only asks for shape, type or place, or makes a new tensor by them, is answered by the mean.
-_LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
-_NEW = "new_zeros new_ones new_empty new_full new_tensor is_complex is_floating_point"
-_ANSWERED_BY_THE_MEAN = {
-    *(QUESTIONS - {Tensor.__hash__, Tensor.data_ptr, Tensor.requires_grad.__get__}),  # type: ignore[attr-defined]
-    *(getattr(torch, name) for name in _LIKE.split()),
-    *(getattr(Tensor, name) for name in _NEW.split()),
-}
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -53,24 +41,33 @@ class Setting:
         positions: how positions that share a random filter are taken; see `leanbayes.propagate.moments.shared`.
         model: whose modules name the place of an error.
         examples: the axis that holds the examples where a linear layer is met; attention in torch moves it.
+        rank: how many factors units have in common; see `leanbayes.propagate.moments.ties`. 0: none.
     """
 
     order: str = "gaussian"
     positions: str = "split"
     model: nn.Module | None = None
     examples: int = 0
+    rank: int = 0
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise UnknownName.of("order", self.order, ORDERS)
         if self.positions not in POSITIONS:
             raise UnknownName.of("treatment of positions", self.positions, POSITIONS)
+        if self.rank < 0:
+            raise InputError(f"rank must not be negative, got {self.rank}; 0 takes units as independent")
 
 
-class _Memory:
-    """What a tensor and its views have in common: how often it was written to."""
+class Ties(NamedTuple):
+    """What ties entries of a tensor to each other; see `leanbayes.propagate.moments.ties`.
 
-    version = 0
+    ``loadings`` (factors, ...) has length 1 where it is the same for all positions; ``near`` is, of the variance that
+    is not shared by all positions, the fraction that neighbours share.
+    """
+
+    loadings: Tensor | None
+    near: Tensor | None
 
 
 class MomentTensor(Tensor):
@@ -80,11 +77,13 @@ class MomentTensor(Tensor):
     None where nothing is. No values can be read by accident: what has no rule raises `MissingRule`.
     """
 
+    rules = RULES
     expected: Tensor
     shared: Tensor | None
+    ties: Ties | None
     setting: Setting
     weight: RandomWeight | None
-    memory: _Memory
+    memory: Memory
     version: int
 
     @staticmethod
@@ -93,7 +92,7 @@ class MomentTensor(Tensor):
         made: MomentTensor = Tensor._make_wrapper_subclass(
             MomentTensor, expected.shape, dtype=expected.dtype, device=expected.device
         )
-        made.setting, made.memory, made.weight = setting, _Memory(), None
+        made.setting, made.memory, made.weight = setting, Memory(), None
         made._fill(expected, variance, shared)
         return made
 
@@ -103,13 +102,18 @@ class MomentTensor(Tensor):
         made: MomentTensor = Tensor._make_wrapper_subclass(
             MomentTensor, weight.mean.shape, dtype=weight.mean.dtype, device=weight.mean.device
         )
-        made.setting, made.memory, made.weight = setting, _Memory(), weight
+        made.setting, made.memory, made.weight = setting, Memory(), weight
         made._fill(weight.mean, None, None)
         return made
 
     def like(self, expected: Tensor, variance: Tensor, shared: Tensor | None = None) -> "MomentTensor":
         """Other moments under the same setting."""
         return MomentTensor.of(expected, variance, shared, self.setting)
+
+    def tied(self, ties: Ties | None) -> "MomentTensor":
+        """Itself, with these ties."""
+        self.ties = ties
+        return self
 
     def view_of(self, base: "MomentTensor") -> "MomentTensor":
         """Itself, known as a view of ``base``: writing to one makes the other stale."""
@@ -126,12 +130,16 @@ class MomentTensor(Tensor):
 
     def _fill(self, expected: Tensor, variance: Tensor | None, shared: Tensor | None) -> None:
         self.expected, self._variance, self.shared = expected, variance, shared
+        self.remake: Callable[[], tuple[Tensor, Tensor]] | None = None  # both again, from what is kept anyway
+        self.ties = None
         self.version = self.memory.version
 
-    def _overwrite(self, other: "MomentTensor") -> None:
+    def overwrite(self, other: "MomentTensor") -> None:
+        """Take the moments of another; views of this one become stale."""
         self.memory.version += 1
         self._fill(other.expected, other.variance, other.shared)
         self.weight = None
+        self.tied(other.ties)
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
@@ -150,42 +158,13 @@ class MomentTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Apply the rule for ``func``; in-place spellings are the plain ones with the result written back."""
-        kwargs = kwargs or {}
-        if func in _ANSWERED_BY_THE_MEAN:
-            args, kwargs = tree_map(expected_of, (args, kwargs))
-            return func(*args, **kwargs)
-        random = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, MomentTensor)]
-        if any(tensor.version != tensor.memory.version for tensor in random):
-            missing(
-                func, random[0], "a view of one of its arguments was written to in place, which views do not follow"
-            )
-        operation, in_place = _out_of_place(func)
-        if operation in _has_inplace_argument():
-            bound = _signature(operation).bind(*args, **kwargs)
-            in_place = bound.arguments.pop("inplace", False)
-            args, kwargs = bound.args, bound.kwargs
-        rule = RULES.find(operation)
-        if rule is None or kwargs.get("out") is not None:
-            missing(func, random[0])
-        if in_place and not isinstance(args[0], MomentTensor):
-            missing(func, random[0], "a plain tensor cannot take random values in place; write it as an assignment")
-        try:
-            result = rule.function(operation, *args, **kwargs)
-        except TypeError:
-            if _fits(rule.function, operation, *args, **kwargs):
-                raise
-            missing(func, random[0], "it is called in a way that its rule does not know")
-        if in_place:
-            args[0]._overwrite(result)
-            return args[0]
-        return result
+        """Apply the rule for ``func``."""
+        return apply_rule(MomentTensor, func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """What reaches the kernels has gone round the rules: there are no values to compute with."""
-        random = next(leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, MomentTensor))
-        missing(func, random)
+        """Nothing may go round the rules."""
+        refuse_kernel(MomentTensor, func, args, kwargs)
 
 
 def expected_of(value: Any) -> Any:
@@ -212,66 +191,3 @@ def only_first(operation: Any, values: Any) -> MomentTensor:
         missing(operation, random[0], "only its first argument may be random")
     found: MomentTensor = random[0]
     return found
-
-
-def missing(operation: Any, random: MomentTensor, why: str = "") -> NoReturn:
-    """Raise `MissingRule` with the operation, the module that called it, and what to do."""
-    name = getattr(operation, "__name__", str(operation))
-    home = getattr(operation, "__module__", None) or getattr(getattr(operation, "__objclass__", None), "__name__", "")
-    if name == "__get__":  # a property of the tensor
-        name, home = f"property {getattr(operation.__self__, '__name__', operation.__self__)}", "torch.Tensor"
-    spelling = f"{home}.{name}" if home else name
-    raise MissingRule(
-        f"{spelling}, called in {_calling_module(random.setting.model)}, has no moment rule for these arguments"
-        + (f": {why}. " if why else ". ")
-        + "Write one: @RULES.rule(<the operation>, exact=..., assumes=...) with RULES of leanbayes.propagate.moments; "
-        'or draw samples instead (propagate="sample")'
-    )
-
-
-def _calling_module(model: nn.Module | None) -> str:
-    """The innermost module of ``model`` (or of the outermost running) whose forward is running, by qualified name."""
-    running: list[nn.Module] = []
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, nn.Module):
-            running.append(caller)
-        frame = frame.f_back
-    if not running:
-        return "no module"
-    names = {id(module): name for name, module in (model or running[-1]).named_modules()}
-    inner = next((module for module in running if id(module) in names), running[0])
-    return f"module {names.get(id(inner), '') or '(the model itself)'!r} ({type(inner).__name__})"
-
-
-@functools.cache
-def _out_of_place(operation: Any) -> tuple[Any, bool]:
-    """The operation that ``operation`` does in place, and whether it does."""
-    name = getattr(operation, "__name__", "")
-    if name == "__setitem__":
-        return operation, True
-    if name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__", "__int__"):
-        return getattr(Tensor, "__" + name[3:], operation), True
-    if name.endswith("_") and not name.endswith("__"):
-        for home in (Tensor, torch, F):
-            if getattr(home, name, None) is operation:
-                return getattr(home, name[:-1], getattr(torch, name[:-1], operation)), True
-    return operation, False
-
-
-@functools.cache
-def _has_inplace_argument() -> frozenset[Any]:
-    functions = [value for value in vars(F).values() if inspect.isfunction(value)]
-    return frozenset(f for f in functions if "inplace" in inspect.signature(f).parameters)
-
-
-def _fits(function: Any, *args: Any, **kwargs: Any) -> bool:
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
-
-
-_signature = functools.cache(inspect.signature)

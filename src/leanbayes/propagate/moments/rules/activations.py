@@ -8,10 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes.ops.moments import rectify
+from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.gaussian import clipped, exponential_below, integrate, rectified, taylor
 from leanbayes.propagate.moments.shared import full_fraction, mix
 from leanbayes.propagate.moments.tensor import RULES, MomentTensor, only_first, parts_of
+from leanbayes.propagate.moments.ties import after_activation
 
 __all__ = ["absolute", "celu", "clamp", "elu", "exponential", "hardsigmoid", "leaky", "prelu", "relu", "selu", "smooth"]
 
@@ -27,13 +30,34 @@ def _apply(x: MomentTensor, function: Function, gaussian: Callable[[Tensor, Tens
     else:
         shift, variance = gaussian(x.expected, x.variance)
         mean = function(x.expected) + shift
-    return x.like(mean, variance, x.shared)
+    if x.shared is None and x.ties is None:
+        return x.like(mean, variance)
+
+    def covariance(pick: Function) -> Tensor:
+        """σ² E f'(z) by two nodes."""
+        centre, root = pick(x.expected), SafeSqrt.apply(pick(x.variance))
+        apart: Tensor = (function(centre + root) - function(centre - root)) / 2 * root
+        return apart
+
+    return after_activation(x, covariance, mean, variance)
 
 
 @RULES.rule(F.relu, torch.relu, Tensor.relu, exact=True, assumes=GAUSSIAN)
 def relu(operation: Operation, input: Any) -> MomentTensor:
     """max(z, 0)."""
-    return _apply(input, operation, lambda mean, variance: rectified(mean, variance)[:2])
+    found = rectify(input.expected, input.variance, input.remake) if input.setting.order == "gaussian" else None
+    if found is None and input.setting.order == "gaussian":
+        shift, variance = rectified(input.expected, input.variance)[:2]
+        found = operation(input.expected) + shift, variance
+    if found is None:
+        return _apply(input, operation, lambda mean, variance: rectified(mean, variance)[:2])
+    mean, variance = found
+
+    def covariance(pick: Function) -> Tensor:
+        """Var z·P(z > 0), from E z·relu(z) = E relu(z)²."""
+        return pick(variance) + pick(mean) * (pick(mean) - pick(input.expected))
+
+    return after_activation(input, covariance, mean, variance)
 
 
 @RULES.rule(F.leaky_relu, torch._C._nn.leaky_relu, exact=True, assumes=GAUSSIAN)

@@ -1,5 +1,6 @@
 """Sums, differences, products and quotients, entry by entry; a random divisor has no moments, and no rule."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from leanbayes.propagate.moments.tensor import (
     only_first,
     parts_of,
 )
+from leanbayes.propagate.moments.ties import scaled, summed
 
 __all__ = ["add", "divide", "masked_fill", "multiply", "negate", "power", "where"]
 
@@ -34,7 +36,7 @@ def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> Mo
     random = first_random(input, other)
     if input is other:
         factor = (1 + alpha) if operation in _ADD else (1 - alpha)
-        return random.like(mean, factor**2 * random.variance, random.shared)
+        return random.like(mean, factor**2 * random.variance, random.shared).tied(random.ties)
     left, right = (1, alpha) if operation not in _FROM else (alpha, 1)
     parts = []
     for value, factor in ((input, left), (other, right)):
@@ -42,7 +44,33 @@ def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> Mo
         if variance is not None:
             variance = variance if factor == 1 else factor**2 * variance
             parts.append(of_broadcast((variance, shared), mean.shape, random.setting))
-    return _joined(random, mean, parts)
+    found = _joined(random, mean, parts)
+    signs = (1, 1) if operation in _ADD else (-1, 1) if operation in _FROM else (1, -1)
+    factors = zip((input, other), (left * signs[0], right * signs[1]), strict=True)
+    terms = [(value, factor) for value, factor in factors if isinstance(value, MomentTensor)]
+    found.tied(summed(terms, found.variance, random.setting.rank))
+    if operation in _ADD and alpha == 1:
+        found.remake = _again(input, other)
+    return found
+
+
+def _again(*summands: Any) -> Callable[[], tuple[Tensor, Tensor]] | None:
+    """Mean and variance of a sum once more, if a summand can be made again; the others are kept anyway."""
+    if not all(isinstance(value, MomentTensor) for value in summands) or summands[0].shape != summands[1].shape:
+        return None
+    if all(value.remake is None for value in summands):
+        return None
+    left, right = (value.remake or _kept(value.expected.detach(), value.variance.detach()) for value in summands)
+
+    def again() -> tuple[Tensor, Tensor]:
+        (x, x_variance), (y, y_variance) = left(), right()
+        return x + y, x_variance + y_variance
+
+    return again
+
+
+def _kept(*parts: Tensor) -> Callable[[], Any]:
+    return lambda: parts
 
 
 @RULES.rule(
@@ -64,7 +92,11 @@ def multiply(operation: Operation, input: Any, other: Any) -> MomentTensor:
     if y_variance is not None:
         parts.append((y_variance * (x**2 if x_variance is None else x**2 + x_variance), y_shared, y_variance))
     known = [(v, of_broadcast((own, shared), mean.shape, random.setting)[1]) for v, shared, own in parts]
-    return _joined(random, mean, known)
+    found = _joined(random, mean, known)
+    if len(parts) == 2 or random.shape != mean.shape:
+        return found
+    factor = y if random is input else x
+    return found.tied(scaled(random, factor, found.variance))
 
 
 @RULES.rule(
@@ -78,14 +110,17 @@ def divide(operation: Operation, input: MomentTensor, other: Any, *, rounding_mo
         missing(operation, first_random(input, other), "the divisor must not be random, nor the result be rounded")
     mean = operation(input.expected, other)
     variance, shared = of_broadcast((input.variance, input.shared), mean.shape, input.setting)
-    return _joined(input, mean, [(variance / other**2, shared)])
+    found = _joined(input, mean, [(variance / other**2, shared)])
+    if input.shape != mean.shape:
+        return found
+    return found.tied(scaled(input, 1 / other, found.variance))
 
 
 @RULES.rule(torch.neg, Tensor.neg, torch.negative, Tensor.negative, exact=True)
 def negate(operation: Operation, input: Any) -> MomentTensor:
     """-z."""
     result: MomentTensor = input.like(operation(input.expected), input.variance, input.shared)
-    return result
+    return result.tied(scaled(input, -1.0, input.variance))
 
 
 @RULES.rule(

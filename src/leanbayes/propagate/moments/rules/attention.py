@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor, expected_of
+from leanbayes.propagate.moments.tensor import RULES, MomentTensor, Ties, expected_of
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
@@ -48,7 +50,16 @@ def scaled_dot_product_attention(
     if dropout_p > 0:
         return attended
     mean = operation(*map(expected_of, arguments), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-    return attended.like(mean, attended.variance, attended.shared)
+    return attended.like(mean, attended.variance, attended.shared).tied(_of_values(value, attended.variance))
+
+
+def _of_values(value: Any, variance: Tensor) -> Ties | None:
+    """Weights sum to 1: what all tokens have in common passes as it is."""
+    loadings = None if not isinstance(value, MomentTensor) or value.ties is None else value.ties.loadings
+    if loadings is None or loadings.shape[-2] != 1:
+        return None
+    before, after = value.variance.mean(-2, keepdim=True), variance.mean(-2, keepdim=True)
+    return Ties(loadings * SafeSqrt.apply(before / torch.where(after > 0, after, 1)).clamp_max(1), None)
 
 
 @RULES.rule(F.multi_head_attention_forward, exact=False, assumes=ASSUMES)
@@ -62,7 +73,7 @@ def _with_examples(value: Any, axis: int) -> Any:
     if not isinstance(value, MomentTensor):
         return value
     setting = replace(value.setting, examples=axis)
-    return MomentTensor.of(value.expected, value.variance, value.shared, setting)
+    return MomentTensor.of(value.expected, value.variance, value.shared, setting).tied(value.ties)
 
 
 _source: Any = F.multi_head_attention_forward

@@ -3,35 +3,43 @@
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels
+from leanbayes.propagate.moments.layer import Means, variance_of_layer
 from leanbayes.propagate.moments.shared import linear_fraction
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor, first_random, missing, parts_of
+from leanbayes.propagate.moments.spread import spread_of
+from leanbayes.propagate.moments.tensor import RULES, MomentTensor, expected_of, first_random, missing, parts_of
+from leanbayes.propagate.moments.tied_layer import Layer, tie
 
 
 @RULES.rule(*LINEAR_OPS, exact=True, assumes="independent inputs, weights and bias")
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> MomentTensor:
     """Var y = op(x² + σ_x², σ_w²) + op(σ_x², w²) + σ_b²: one product more for each operand that is random."""
-    (x, x_variance, x_shared), (w, w_variance, _), (b, b_variance, _) = map(parts_of, (input, weight, bias))
+    (x, x_variance, x_shared), w, (b, b_variance, _) = parts_of(input), expected_of(weight), parts_of(bias)
+    w_spread = spread_of(operation, weight)
     mean = operation(x, w, b, *args, **kwargs)
-    variance: Tensor | None = None
-    if w_variance is not None:
-        second = x.square() if x_variance is None else x.square() + x_variance
-        variance = operation(second, w_variance, b_variance, *args, **kwargs)
-    if x_variance is not None:
-        spread = b_variance if variance is None else None
-        passed = operation(x_variance, w.square(), spread, *args, **kwargs)
-        variance = passed if variance is None else variance + passed
-    if variance is None:  # only the bias is random
+    means: Means | None = None
+    w_square: Any = None if x_variance is None else w.square()
+    if w_spread is not None and x_variance is not None:
+        variance, means = variance_of_layer(operation, x, x_variance, w, w_square, w_spread, b_variance, args, kwargs)
+    elif w_spread is not None:
+        variance = w_spread.product(operation, x.square(), args, kwargs)
+        if b_variance is not None:
+            variance = variance + along_channels(operation, b_variance, mean)
+    elif x_variance is not None:
+        variance = operation(x_variance, w_square, b_variance, *args, **kwargs)
+    else:  # only the bias is random
         assert b_variance is not None
         variance = along_channels(operation, b_variance, mean).expand_as(mean)
     random = first_random(input, weight, bias)
+    if random.setting.examples != 0:  # the means are those for each row of the first axis
+        means = None
     groups = 1 if operation is F.linear else kwargs.get("groups", args[3] if len(args) > 3 else 1)
     shared = linear_fraction(
-        operation, random.setting, (x, x_variance, x_shared), (w, w_variance), b_variance, groups=groups
+        operation, random.setting, (x, x_variance, x_shared), (w_square, w_spread), b_variance, groups, means
     )
-    return random.like(mean, variance.clamp_min(0), shared)
+    layer = Layer(operation, input, w, w_square, w_spread, b_variance, args, kwargs, means)
+    return tie(random.like(mean, variance, shared), layer)
 
 
 @RULES.rule(F.bilinear, exact=True, assumes="as for linear; the two inputs are not random")

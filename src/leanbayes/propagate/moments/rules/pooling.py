@@ -31,7 +31,7 @@ def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any
     mean, indices = with_indices(input.expected, *args, **kwargs)
     places = indices.flatten(-rank)
     variance = input.variance.flatten(-rank).gather(-1, places).view(mean.shape)
-    pooled = input.like(mean, variance, input.shared)
+    pooled = input.like(mean, variance, input.shared).tied(input.ties)
     return (pooled, indices) if indices_wanted else pooled
 
 

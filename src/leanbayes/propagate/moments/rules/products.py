@@ -11,7 +11,9 @@ from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.rules.arithmetic import add
 from leanbayes.propagate.moments.shared import common_axes, linear_fraction, ratio
+from leanbayes.propagate.moments.spread import Dense
 from leanbayes.propagate.moments.tensor import RULES, MomentTensor, expected_of, first_random, missing, parts_of
+from leanbayes.propagate.moments.tied_layer import Layer, tie
 
 __all__ = ["add_product", "einsum", "matmul"]
 
@@ -35,8 +37,10 @@ def matmul(operation: Operation, input: Any, other: Any) -> MomentTensor:
     )
     if b.dim() == 2 and a.dim() > 2:  # one matrix for all positions, as a linear layer has
         w, w_variance, _ = parts_of(b)
-        variance = None if w_variance is None else w_variance.mT
-        found.shared = linear_fraction(F.linear, found.setting, parts_of(a), (w.mT, variance), None)
+        variance = None if w_variance is None else Dense(w_variance.mT)
+        square = w.mT.square()
+        found.shared = linear_fraction(F.linear, found.setting, parts_of(a), (square, variance), None)
+        return tie(found, Layer(F.linear, a, w.mT, square, variance, None))
     return found
 
 

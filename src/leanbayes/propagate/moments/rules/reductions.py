@@ -1,4 +1,4 @@
-"""Sums and means over axes: independent parts add their variances, shared parts their standard deviations."""
+"""Sums and means over axes: independent parts add their variances, n shared parts are n times one of them."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from torch import Tensor
 
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.shared import sum_variance
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor
+from leanbayes.propagate.moments.tensor import RULES, MomentTensor, Ties
+from leanbayes.propagate.moments.ties import averaged
 
 __all__ = ["total"]
 
@@ -39,4 +40,13 @@ def total(
         variance = variance / count**2
     if shared is not None and not keepdim:
         shared = shared.squeeze(axes)
-    return input.like(mean, variance.reshape(mean.shape).to(mean.dtype), shared)
+    ties = None
+    if input.ties is not None and input.ties.loadings is not None and set(axes) <= set(_common(input.ties.loadings)):
+        ties = averaged(input, variance, 1.0 if operation in MEANS else float(input.numel() // variance.numel()))
+        if ties is not None and ties.loadings is not None and not keepdim:
+            ties = Ties(ties.loadings.squeeze(tuple(1 + a for a in axes)), None)
+    return input.like(mean, variance.reshape(mean.shape).to(mean.dtype), shared).tied(ties)
+
+
+def _common(loadings: Tensor) -> list[int]:
+    return [axis for axis, n in enumerate(loadings.shape[1:]) if n == 1]

@@ -11,6 +11,7 @@ from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.shared import common_axes, ratio
 from leanbayes.propagate.moments.tensor import RULES, MomentTensor
+from leanbayes.propagate.moments.ties import averaged, scaled
 
 __all__ = ["interpolate", "resample"]
 
@@ -34,7 +35,9 @@ def resample(
     shared = x.shared.mean(axes, keepdim=True)
     together = shared * apply(SafeSqrt.apply(x.variance)).square()
     total = together + (1 - shared) * alone
-    return x.like(apply(x.expected), total, ratio(together, total, axes))
+    one = all(total.shape[axis] == 1 for axis in axes)
+    ties = averaged(x, total) if one else scaled(x, 1.0, total)
+    return x.like(apply(x.expected), total, ratio(together, total, axes)).tied(ties)
 
 
 @RULES.rule(F.interpolate, F.upsample, exact=True, assumes="independent entries, or positions with a shared part")

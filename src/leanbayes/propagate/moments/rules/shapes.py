@@ -11,12 +11,14 @@ from leanbayes.propagate.moments.shared import common_axes, full_fraction, lengt
 from leanbayes.propagate.moments.tensor import (
     RULES,
     MomentTensor,
+    Ties,
     expected_of,
     first_random,
     missing,
     only_first,
     parts_of,
 )
+from leanbayes.propagate.moments.ties import joined, rearranged, scaled
 
 __all__ = ["concatenate", "convert", "expand", "pad", "rearrange", "set_item", "stack"]
 
@@ -49,9 +51,12 @@ def rearrange(operation: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
         same = torch.reshape if operation is Tensor.view else operation
         moved = same(lengthen(x.shared, x.shape), *_one_shape(same, args), **kwargs)
         fractions = shorten(moved) if isinstance(moved, Tensor) else [shorten(each) for each in moved]
+    same = torch.reshape if operation is Tensor.view else operation
+    ties = rearranged(x, lambda value: same(value, *_one_shape(same, args), **kwargs))
     if not isinstance(means, tuple | list):
-        return x.like(means, variances, fractions).view_of(x)
-    made = [x.like(m, v, f).view_of(x) for m, v, f in zip(means, variances, fractions, strict=True)]
+        return x.like(means, variances, fractions).tied(ties).view_of(x)
+    every = zip(means, variances, fractions, [None] * len(means) if ties is None else ties, strict=True)
+    made = [x.like(m, v, f).tied(t).view_of(x) for m, v, f, t in every]
     return tuple(made) if isinstance(means, tuple) else made
 
 
@@ -77,6 +82,8 @@ def convert(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
     if shared is not None and operation in (torch.detach, Tensor.detach):
         shared = shared.detach()
     made = x.like(operation(x.expected, *args, **kwargs), operation(x.variance, *args, **kwargs), shared)
+    if x.ties is not None and operation not in (torch.detach, Tensor.detach):
+        made.tied(Ties(*(None if part is None else part.to(made.expected) for part in x.ties)))
     return made if operation in (torch.clone, Tensor.clone) else made.view_of(x)
 
 
@@ -103,7 +110,8 @@ def concatenate(operation: Operation, tensors: Any, dim: int = 0) -> MomentTenso
     tensors = [tensor for tensor in tensors if tensor.shape != (0,)]
     mean = operation([expected_of(tensor) for tensor in tensors], dim)
     variances = [torch.zeros_like(t) if parts_of(t)[1] is None else t.variance for t in tensors]
-    return random.like(mean, operation(variances, dim), _joined_fraction(tensors, variances, mean.shape, dim))
+    made = random.like(mean, operation(variances, dim), _joined_fraction(tensors, variances, mean.shape, dim))
+    return made.tied(joined(tensors, dim % mean.dim(), random.setting.rank))
 
 
 def _joined_fraction(tensors: Any, variances: list[Tensor], shape: Any, dim: int) -> Tensor | None:
@@ -140,7 +148,7 @@ def pad(operation: Operation, input: Any, pad: Any, mode: str = "constant", valu
     variance = operation(x.variance, pad, mode, None if value is None else 0)
     touched = {x.dim() - 1 - i // 2 for i, n in enumerate(pad) if n != 0}
     kept = touched <= set(common_axes(x.shape, x.shared))
-    return x.like(mean, variance, x.shared if kept else None)
+    return x.like(mean, variance, x.shared if kept else None).tied(scaled(x, 1.0, variance) if kept else None)
 
 
 @RULES.rule(Tensor.__setitem__, exact=True)

@@ -1,0 +1,190 @@
+"""Elementwise work of moment propagation as single sweeps over memory; float32 on the CPU, else None is returned.
+
+A pass that carries variances has ten elementwise operations where the plain one has one; each would read and write
+memory of its own. The kernels are in `leanbayes.ops.moment_kernels`, compiled at the first use and kept on disk.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanbayes.ops.normal import threads
+
+__all__ = ["affine", "pull_back_square", "rectify", "square"]
+
+_LEAST = 2**14  # numbers: below, the calls weigh more than the sweeps
+_PIECE = 2**15  # numbers that a thread takes at a time
+
+
+Remake = Callable[[], tuple[Tensor, Tensor]]
+
+
+def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tuple[Tensor, Tensor] | None:
+    """Mean and variance of relu(z) for Gaussian z.
+
+    ``remake`` gives the two arguments again: then they are not kept for the backward pass.
+    """
+    if not _fit(mean, variance):
+        return None
+    found: tuple[Tensor, Tensor] = _Rectify.apply(mean, variance, remake)
+    return found
+
+
+class _Rectify(torch.autograd.Function):
+    @staticmethod
+    def forward(mean: Tensor, variance: Tensor, remake: Remake | None) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        out = torch.empty_like(mean), torch.empty_like(mean)
+        _sweep("rectify", [mean, variance, *out])
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
+        ctx.remake = inputs[2]
+        if ctx.remake is None:
+            ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> tuple[Tensor | None, ...]:
+        mean, variance = ctx.saved_tensors if ctx.remake is None else ctx.remake()
+        out = torch.empty_like(mean), torch.empty_like(mean)
+        _sweep("pull_back_rectify", [mean, variance, _like(of_mean, mean), _like(of_variance, mean), *out])
+        return *out, None
+
+
+def square(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
+    """x² + σ², and for each example and channel Σx, Σx², Σσ² over the positions, (examples, 3, channels); no gradient.
+
+    Channels are the innermost axis in memory: images in channels_last, or tokens.
+    """
+    if not _fit(x, variance) or _channels(x) is None:
+        return None
+    out = torch.empty_like(x)
+    sums = x.new_zeros(x.shape[0], 3, x.shape[1] if x.dim() == 4 else x.shape[-1])
+    _by_example("square", [x, variance, out], [sums])
+    return out, sums
+
+
+def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `square` for x and σ², the latter with ``of_passed`` added."""
+    out = torch.empty_like(x), torch.empty_like(x)
+    tensors = [x, _like(of_second, x), _like(of_passed, x)]
+    _by_example("pull_back_square", tensors, [of_sums.contiguous()], out)
+    return out
+
+
+def affine(
+    x: Tensor, variance: Tensor, centre: Tensor, on_variance: Tensor, on_square: Tensor, added: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """A·σ² + B·(x − m)² + D with m, A, B and D for each channel: the variance after a norm with a random gain.
+
+    And for each example and channel Σσ² and Σ(x − m)² over the positions, (examples, 2, channels).
+    """
+    vectors = (centre, on_variance, on_square, added)
+    if not _fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
+        return None
+    found: tuple[Tensor, Tensor] = _Affine.apply(x, variance, *(vector.contiguous() for vector in vectors))
+    return found
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        x: Tensor, variance: Tensor, centre: Tensor, on_variance: Tensor, on_square: Tensor, added: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        out, sums = torch.empty_like(x), x.new_zeros(x.shape[0], 2, len(centre))
+        _by_example("affine", [x, variance], [sums], [out], [centre, on_variance, on_square, added])
+        return out, sums
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs[:-1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[Tensor, ...]:
+        x, variance, centre, on_variance, on_square = ctx.saved_tensors
+        out = torch.empty_like(x), torch.empty_like(x)
+        sums = x.new_zeros(x.shape[0], 4, len(centre))
+        tensors = [x, variance, _like(gradient, x)]
+        _by_example("pull_back_affine", tensors, [of_sums.contiguous(), sums], out, [centre, on_variance, on_square])
+        of_variance, of_square, of_added, of_x = sums.sum(0)
+        return *out, -of_x, of_variance, of_square, of_added
+
+
+def _channels(x: Tensor) -> int | None:
+    """How many channels lie innermost in memory; None if there are no positions before them."""
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        return x.shape[1]
+    return x.shape[-1] if x.dim() == 3 and x.is_contiguous() else None
+
+
+def _fit(*tensors: Tensor) -> bool:
+    """Whether all are large float32 tensors in main memory with one dense layout."""
+    first = tensors[0]
+    return (
+        first.numel() >= _LEAST
+        and (first.is_contiguous() or (first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)))
+        and all(
+            t.dtype == torch.float32
+            and t.device.type == "cpu"
+            and t.shape == first.shape
+            and t.stride() == first.stride()
+            for t in tensors
+        )
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.maybe_current_level()
+    )
+
+
+def _like(value: Tensor, other: Tensor) -> Tensor:
+    """In the layout of the other."""
+    return value if value.stride() == other.stride() else torch.empty_like(other).copy_(value)
+
+
+def _flat(tensor: Tensor) -> Any:
+    inner = tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)
+    return np.asarray(inner.detach()).reshape(-1)
+
+
+def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
+    """Call a kernel on pieces of the tensors, in threads."""
+    from leanbayes.ops import moment_kernels  # numba takes half a second, which small models need not wait for
+
+    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    arrays = [_flat(tensor) for tensor in tensors]
+
+    def piece(start: int) -> None:
+        kernel(*(array[start : start + _PIECE] for array in arrays))
+
+    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
+        pass
+
+
+def _by_example(
+    name: str,
+    tensors: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    out: Sequence[Tensor] = (),
+    common: Sequence[Tensor] = (),
+) -> None:
+    """Call a kernel on (positions, channels) of each example, in threads: tensors, common, out, and its own rows."""
+    from leanbayes.ops import moment_kernels
+
+    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    channels = _channels(tensors[0])
+    assert channels is not None
+    count = tensors[0].shape[0]
+    arrays, outs = ([_flat(t).reshape(count, -1, channels) for t in group] for group in (tensors, out))
+    shared, own = [np.asarray(t.detach()) for t in common], [np.asarray(t.detach()) for t in rows]
+
+    def examples(start: int) -> None:
+        for n in range(start, min(start + step, count)):
+            kernel(*(a[n] for a in arrays), *shared, *(a[n] for a in outs), *(a[n] for a in own))
+
+    step = max(1, _PIECE // max(arrays[0][0].size, 1))
+    for _ in threads(torch.get_num_threads()).map(examples, range(0, count, step)):
+        pass

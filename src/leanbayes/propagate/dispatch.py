@@ -1,0 +1,137 @@
+"""How an operation on tensors that are random, and have no values to compute with, finds its rule."""
+
+import functools
+import inspect
+import sys
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from leanbayes.errors import MissingRule
+from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.stand_in import QUESTIONS
+
+__all__ = ["Memory", "apply_rule", "missing", "refuse_kernel"]
+
+# What only asks for shape, type or place, or makes a new tensor by them, is answered by the mean.
+_LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
+_NEW = "new_zeros new_ones new_empty new_full new_tensor is_complex is_floating_point"
+_ANSWERED_BY_THE_MEAN = {
+    *(QUESTIONS - {Tensor.__hash__, Tensor.data_ptr, Tensor.requires_grad.__get__}),  # type: ignore[attr-defined]
+    *(getattr(torch, name) for name in _LIKE.split()),
+    *(getattr(Tensor, name) for name in _NEW.split()),
+}
+
+
+class Memory:
+    """What a tensor and its views have in common: how often it was written to."""
+
+    version = 0
+
+
+def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """Apply the rule of ``kind.rules`` for ``func``; in place is the plain operation with its result written back.
+
+    ``kind`` is a class of tensors with an ``expected``, a ``setting``, a ``memory`` and its ``version``, and a method
+    ``overwrite``.
+    """
+    kwargs = kwargs or {}
+    if func in _ANSWERED_BY_THE_MEAN:
+        args, kwargs = tree_map(lambda value: value.expected if isinstance(value, kind) else value, (args, kwargs))
+        return func(*args, **kwargs)
+    random = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, kind)]
+    if any(tensor.version != tensor.memory.version for tensor in random):
+        missing(func, random[0], "a view of one of its arguments was written to in place, which views do not follow")
+    operation, in_place = _out_of_place(func)
+    if operation in _has_inplace_argument():
+        bound = _signature(operation).bind(*args, **kwargs)
+        in_place = bound.arguments.pop("inplace", False)
+        args, kwargs = bound.args, bound.kwargs
+    rules: Registry = kind.rules
+    rule = rules.find(operation)
+    if rule is None or kwargs.get("out") is not None:
+        missing(func, random[0])
+    if in_place and not isinstance(args[0], kind):
+        missing(func, random[0], "a plain tensor cannot take random values in place; write it as an assignment")
+    try:
+        result = rule.function(operation, *args, **kwargs)
+    except TypeError:
+        if _fits(rule.function, operation, *args, **kwargs):
+            raise
+        missing(func, random[0], "it is called in a way that its rule does not know")
+    if in_place:
+        args[0].overwrite(result)
+        return args[0]
+    return result
+
+
+def refuse_kernel(kind: Any, func: Any, args: Any, kwargs: Any) -> NoReturn:
+    """What reaches the kernels has gone round the rules: there are no values to compute with."""
+    missing(func, next(leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, kind)))
+
+
+def missing(operation: Any, random: Any, why: str = "") -> NoReturn:
+    """Raise `MissingRule` with the operation, the module that called it, and what to do."""
+    name = getattr(operation, "__name__", str(operation))
+    home = getattr(operation, "__module__", None) or getattr(getattr(operation, "__objclass__", None), "__name__", "")
+    if name == "__get__":  # a property of the tensor
+        name, home = f"property {getattr(operation.__self__, '__name__', operation.__self__)}", "torch.Tensor"
+    spelling = f"{home}.{name}" if home else name
+    kind = random.rules.name
+    raise MissingRule(
+        f"{spelling}, called in {_calling_module(random.setting.model)}, has no rule of {kind} for these arguments"
+        + (f": {why}. " if why else ". ")
+        + f"Write one: @RULES.rule(<the operation>, exact=..., assumes=...) with RULES of leanbayes.propagate.{kind}; "
+        'or draw samples instead (propagate="sample")'
+    )
+
+
+def _calling_module(model: nn.Module | None) -> str:
+    """The innermost module of ``model`` (or of the outermost running) whose forward is running, by qualified name."""
+    running: list[nn.Module] = []
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, nn.Module):
+            running.append(caller)
+        frame = frame.f_back
+    if not running:
+        return "no module"
+    names = {id(module): name for name, module in (model or running[-1]).named_modules()}
+    inner = next((module for module in running if id(module) in names), running[0])
+    return f"module {names.get(id(inner), '') or '(the model itself)'!r} ({type(inner).__name__})"
+
+
+@functools.cache
+def _out_of_place(operation: Any) -> tuple[Any, bool]:
+    """The operation that ``operation`` does in place, and whether it does."""
+    name = getattr(operation, "__name__", "")
+    if name == "__setitem__":
+        return operation, True
+    if name.startswith("__i") and name.endswith("__") and name not in ("__invert__", "__index__", "__int__"):
+        return getattr(Tensor, "__" + name[3:], operation), True
+    if name.endswith("_") and not name.endswith("__"):
+        for home in (Tensor, torch, F):
+            if getattr(home, name, None) is operation:
+                return getattr(home, name[:-1], getattr(torch, name[:-1], operation)), True
+    return operation, False
+
+
+@functools.cache
+def _has_inplace_argument() -> frozenset[Any]:
+    functions = [value for value in vars(F).values() if inspect.isfunction(value)]
+    return frozenset(f for f in functions if "inplace" in inspect.signature(f).parameters)
+
+
+def _fits(function: Any, *args: Any, **kwargs: Any) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+_signature = functools.cache(inspect.signature)

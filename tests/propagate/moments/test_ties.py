@@ -1,0 +1,203 @@
+"""What units have in common: against exact covariances, weight samples, and operations that must change nothing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import leanbayes as lb
+from leanbayes.errors import InputError
+from leanbayes.models import mlp
+from leanbayes.propagate.moments import MomentTensor, Setting
+from tests.propagate.moments.cases import ALL, propagate, random
+
+
+def weights(*shapes: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
+    return [(torch.randn(shape).double(), 0.05 + 0.1 * torch.rand(shape).double()) for shape in shapes]
+
+
+def chain(x: Tensor, layers, rank: int, between=lambda y: y, apply=F.linear) -> MomentTensor:
+    for mean, variance in layers:
+        x = apply(between(x), random(mean, variance, rank=rank))
+    return x
+
+
+def exact_covariance(x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Of a chain of linear layers, with all covariances: C' = W C Wᵀ + diag(Σ σ_w² E x²)."""
+    covariance = torch.zeros(len(x), x.shape[1], x.shape[1], dtype=x.dtype)
+    for mean, variance in layers:
+        fresh = F.linear(x.square() + covariance.diagonal(dim1=1, dim2=2), variance)
+        covariance = mean @ covariance @ mean.T + torch.diag_embed(fresh)
+        x = F.linear(x, mean)
+    return covariance
+
+
+LAYERS = [(9, 4), (8, 9), (6, 8), (5, 6)]
+
+
+def test_with_a_factor_for_each_unit_a_chain_of_linear_layers_is_exact():
+    x, layers = torch.randn(3, 4).double(), weights(*LAYERS)
+    truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(chain(x, layers, 16).variance, truth, rtol=1e-3, atol=0)
+    error = [((chain(x, layers, rank).variance - truth) / truth).abs().mean() for rank in (0, 3, 16)]
+    assert error[0] > 2 * error[1] > 4 * error[2]
+
+
+def test_of_one_layer_whose_input_is_sure_nothing_is_tied():
+    y = F.linear(torch.randn(3, 4).double(), random(*weights((5, 4))[0], rank=8))
+    assert y.ties is None
+
+
+def test_a_filter_of_one_pixel_over_equal_pixels_is_a_linear_layer():
+    x, layers = torch.randn(3, 4).double(), weights(*LAYERS)
+    image = x[..., None, None].expand(-1, -1, 3, 5)
+    filters = [(m[..., None, None], v[..., None, None]) for m, v in layers]
+    found = chain(image, filters, 16, apply=F.conv2d)
+    truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.variance, truth[..., None, None].expand_as(found.variance), rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.mean((2, 3)).variance, truth, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_filter_over_one_pixel_counts_only_what_falls_on_it(padding):
+    x, layers = torch.randn(3, 4).double(), weights(*LAYERS)
+    size = 1 + 2 * padding
+    filters = [tuple(torch.randn(*m.shape, size, size).double().square() for m in layer) for layer in layers]
+    for (w, v), (m, s) in zip(filters, layers, strict=True):
+        w[..., padding, padding], v[..., padding, padding] = m, s
+    found = chain(x[..., None, None], filters, 16, apply=lambda z, w: F.conv2d(z, w, padding=padding))
+    truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.variance.flatten(1), truth, rtol=1e-3, atol=0)
+
+
+NOTHING = {
+    "there and back": lambda y: y.unsqueeze(1).transpose(1, 2).reshape(len(y), -1),
+    "flip twice": lambda y: y.flip(-1)[..., range(y.shape[-1] - 1, -1, -1)],
+    "minus twice": lambda y: torch.neg(torch.neg(y)),
+    "times and over": lambda y: 3 * y / 3,
+    "by a vector": lambda y: y * torch.arange(1.0, y.shape[-1] + 1) / torch.arange(1.0, y.shape[-1] + 1),
+    "from a number": lambda y: 2 - (2 - y),
+    "plus nothing": lambda y: y + torch.zeros(y.shape[-1]),
+    "leaky relu of slope 1": lambda y: F.leaky_relu(y, 1.0),
+    "clone": lambda y: y.clone().contiguous().to(torch.float64),
+    "batch norm of nothing": lambda y: F.batch_norm(
+        y, torch.zeros(y.shape[-1]).double(), torch.ones(y.shape[-1]).double(), eps=0
+    ),
+    "in place": lambda y: y.clone().mul_(-1).neg_() if isinstance(y, MomentTensor) else y,
+    "the part that is all": lambda y: y.split([y.shape[-1]], -1)[0],
+    "joined with nothing random": lambda y: torch.cat([y, torch.zeros(len(y), 2).double()], -1)[:, : y.shape[-1]],
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_changes_nothing_changes_no_tie(name):
+    x, layers = torch.randn(3, 4).double(), weights((8, 4), (8, 8), (6, 8), (6, 6))
+    plain, other = chain(x, layers, 8), chain(x, layers, 8, NOTHING[name])
+    assert not torch.allclose(plain.variance, chain(x, layers, 0).variance, rtol=0.05)
+    torch.testing.assert_close(other.variance, plain.variance, rtol=1e-6, atol=1e-9)
+
+
+def test_tokens_are_tied_as_pixels_are():
+    x, layers = torch.randn(2, 7, 4).double(), weights(*LAYERS)
+    tokens = chain(x, layers, 8)
+    pixels = chain(x.mT, [(m[..., None], v[..., None]) for m, v in layers], 8, apply=F.conv1d)
+    assert tokens.ties.loadings.shape == (5, 2, 1, 5)
+    assert pixels.ties.loadings.shape == (5, 2, 5, 1)
+    for y in (tokens.mT, pixels):
+        assert (y.variance > 0).all()
+        assert (y.ties.loadings.square().sum(0) <= 1 + 1e-9).all()
+
+
+def test_a_norm_takes_what_all_units_have_in_common():
+    """z = x + a·ε with one ε for all units: layer norm leaves nothing of it."""
+    noise = random(torch.zeros(2, 1).double(), torch.ones(2, 1).double(), rank=8)
+    hidden = F.linear(noise, torch.ones(6, 1).double()) + torch.randn(2, 6).double()
+    torch.testing.assert_close(hidden.variance, torch.ones(2, 6).double())
+    assert F.layer_norm(hidden, (6,)).variance.max() < 1e-4
+
+
+@pytest.mark.parametrize("norm", [lambda x: F.layer_norm(x, (64,)), lambda x: F.rms_norm(x, (64,)),
+    lambda x: F.group_norm(x, 2), lambda x: F.instance_norm(x.unflatten(1, (2, 32))).flatten(1)])  # fmt: skip
+def test_the_statistics_of_a_norm_are_the_expected_ones(norm):
+    """With noise as large as the numbers themselves, within 10 % of a long Monte Carlo."""
+    mean, scale = torch.randn(2, 64).double(), 0.5 + torch.rand(2, 64).double()
+    found = norm(random(mean, scale.square()))
+    draws = norm((mean + scale * torch.randn(20_000, 2, 64).double()).flatten(0, 1)).view(-1, 2, 64)
+    deviation = draws.std(0)
+    assert ((found.variance.sqrt() - deviation).abs() / deviation).mean() < 0.1
+    assert ((found.expected - draws.mean(0)).abs() / deviation).mean() < 0.1
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_zero_variance_gives_back_the_plain_operation_with_ties_too(case):
+    means, _ = case.inputs()
+    mean, variance = propagate(case, means, [torch.zeros_like(m) for m in means], rank=8)
+    assert torch.equal(mean, case.run(*means))
+    assert not variance.any()
+
+
+def net(x: Tensor, *t: Tensor) -> tuple[Tensor, Tensor]:
+    layers = [random(m, v, rank=4) for m, v in zip(t[::2], t[1::2], strict=True)]
+    y = F.relu(F.conv2d(x, layers[0], padding=1))
+    y = F.relu(F.conv2d(y, layers[1], padding=1)) + y
+    y = F.gelu(F.linear(y.mean((2, 3)), layers[2]))
+    y = F.linear(F.layer_norm(y, (7,)), layers[3])
+    return y.expected, y.variance
+
+
+def test_gradients_with_ties():
+    tensors = [part for layer in weights((6, 2, 3, 3), (6, 6, 3, 3), (7, 6), (3, 7)) for part in layer]
+    x = torch.randn(2, 2, 5, 4).double()
+    assert torch.autograd.gradcheck(net, [t.requires_grad_() for t in (x, *tensors)], fast_mode=True, atol=1e-5)
+
+
+def test_nothing_is_divided_by_nothing():
+    """Weights of which nearly none is random, or none at all."""
+    tensors = [part for layer in weights((6, 2, 3, 3), (6, 6, 3, 3), (7, 6), (3, 7)) for part in layer]
+    for few in (0, 1, 5):
+        sparse = [t if i % 2 == 0 else t * (torch.arange(t.numel()).view(t.shape) < few) for i, t in enumerate(tensors)]
+        given = [t.detach().requires_grad_() for t in sparse]
+        mean, variance = net(torch.randn(2, 2, 5, 4).double(), *given)
+        (mean.sum() + variance.sum()).backward()
+        assert torch.isfinite(variance).all()
+        assert all(torch.isfinite(t.grad).all() for t in given)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_types(dtype):
+    tensors = [part.to(dtype) for layer in weights((6, 2, 3, 3), (6, 6, 3, 3), (7, 6), (3, 7)) for part in layer]
+    x = torch.randn(2, 2, 5, 4)
+    found, exact = net(x.to(dtype), *tensors), net(x.double(), *(t.double() for t in tensors))
+    assert found[1].dtype == dtype
+    torch.testing.assert_close(found[1].double(), exact[1], rtol=1e-3 if dtype == torch.float32 else 0.2, atol=1e-3)
+
+
+def test_a_perceptron_whose_layers_are_aligned_against_samples():
+    """Each layer reads what the one before writes, as after training: 0.6 of the deviation without ties."""
+    model = mlp(8, 4, width=(64, 48, 48)).double()
+    pattern = torch.randn(4).double()
+    with torch.no_grad():
+        for layer in model:
+            if hasattr(layer, "weight"):
+                n, m = layer.weight.shape
+                layer.weight += 0.6 * torch.outer(pattern.repeat(n // 4).sign(), pattern.repeat(m // 4).sign()) / m**0.5
+    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.05)), torch.randn(12, 8).double()
+    with torch.no_grad():
+        drawn = bnn.draw(6000, generator=torch.Generator().manual_seed(0))
+        run = torch.func.vmap(lambda w: torch.func.functional_call(model, w, (x,)))
+        truth = torch.cat([run({k: v[i : i + 1000] for k, v in drawn.items()}) for i in range(0, 6000, 1000)]).std(0)
+        error = {rank: ((lb.moments(bnn, x, rank=rank)[1].sqrt() / truth) - 1).abs().mean() for rank in (0, 8)}
+    assert error[8] < 0.05, error
+    assert error[0] > 4 * error[8], error
+
+
+def test_factors_are_followed_only_if_asked_for():
+    bnn, x = lb.Bayesian(mlp(6, 3)), torch.randn(4, 6)
+    found, eight, none = (lb.moments(bnn, x, **option)[1] for option in ({}, {"rank": 8}, {"rank": 0}))
+    assert torch.equal(found, none)
+    assert not torch.allclose(eight, none)
+
+
+def test_rank_is_checked():
+    with pytest.raises(InputError, match="rank"):
+        Setting(rank=-1)
