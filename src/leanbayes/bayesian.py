@@ -1,21 +1,25 @@
 """`Bayesian`: the one join point of model, subspace, posterior, prior, propagation and KL."""
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
+from torch.nn.modules.conv import _ConvTransposeNd
 
 from leanbayes.calls import call_with, map_tensors
 from leanbayes.errors import InputError, UnknownName
-from leanbayes.kl import Estimator, Exact
+from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
 from leanbayes.posterior import Family, Normal, RandomWeight
 from leanbayes.prior import Prior, PriorLike, resolve_priors
 from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate.covariance import draw_covariance
 from leanbayes.propagate.moments import draw_moments
 from leanbayes.propagate.stand_in import draw_of
 from leanbayes.subspace import Subspace, Summary, TensorSummary, everything, slots_of
@@ -50,7 +54,7 @@ class Bayesian(nn.Module):
         subspace: which coordinates are random; by default all.
         posterior: how they are distributed.
         prior: a torch distribution, a `leanbayes.Prior`, or a mapping of globs to them.
-        propagate: "sample", "local", "flipout" or "moments".
+        propagate: "sample", "local", "flipout", "moments" or "covariance".
         kl: how the divergence is computed.
         generator: for the initial scales, where they are random.
 
@@ -84,11 +88,13 @@ class Bayesian(nn.Module):
         self._priors: dict[str, Prior] = resolve_priors(self.prior, list(selection))
         self.coordinates = nn.ModuleDict()
         parameters = dict(model.named_parameters())
+        transposed = {module.weight for module in model.modules() if isinstance(module, _ConvTransposeNd)}
         for name, index in selection.items():
             mean = parameters[name].detach()
             start = mean if index is None else mean.flatten().index_select(0, index)
             memory = self._priors[name].remember(start)
-            self.coordinates[_key(name)] = Coordinates(self.posterior.initial(start, generator), index, memory)
+            rho = _initial_rho(self.posterior, name, start, index, parameters[name] in transposed, generator)
+            self.coordinates[_key(name)] = Coordinates(rho, index, memory)
         self._held: dict[str, Tensor] | None = None
         self._own_generator = "generator" in inspect.signature(model.forward).parameters
         self._check_kl()
@@ -126,7 +132,7 @@ class Bayesian(nn.Module):
             stand_in = PROPAGATIONS[chosen]
             tensors = {name: stand_in(weight, generator) for name, weight in weights.items()}
         returned = call_with(self.model, tensors, args, kwargs)
-        return map_tensors(lambda value: draw_moments(draw_of(value), generator), returned)
+        return map_tensors(lambda value: draw_covariance(draw_moments(draw_of(value), generator), generator), returned)
 
     def weights(self) -> dict[str, RandomWeight]:
         """The random weights as they are now, by name: their scales are computed once, when first needed."""
@@ -151,6 +157,20 @@ class Bayesian(nn.Module):
         weights = self.weights() if weights is None else weights
         parts = [self.kl_estimator(weight, law, generator) for weight, law in self._with_priors(weights)]
         return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+
+    def kl_estimate(self, *, generator: torch.Generator | None = None) -> Estimate:
+        """KL(q‖p) with its standard error, and how many draws it took; no gradient. For a Monte Carlo estimator."""
+        if not isinstance(self.kl_estimator, MonteCarlo):
+            raise InputError("the KL of this model is exact and has no standard error; take kl(), or kl=MonteCarlo(M)")
+        found = [self.kl_estimator.estimate(*pair, generator) for pair in self._with_priors(self.weights())]
+        methods, ways = ({getattr(one, name) for one in found} for name in ("method", "statistics"))
+        return Estimate(
+            sum(one.value for one in found),
+            math.sqrt(sum(one.standard_error**2 for one in found)),
+            self.kl_estimator.samples,
+            methods.pop() if len(methods) == 1 else "direct",
+            ", ".join(sorted(ways)),
+        )
 
     def entropy(self, weights: Weights | None = None) -> Tensor:
         """H(q) in nats, summed over every random coordinate."""
@@ -195,7 +215,8 @@ class Bayesian(nn.Module):
         >>> Bayesian(nn.Linear(2, 1)).summary().random
         3
         """
-        random = {name: parts.rho.numel() for name, parts in self.parts()}
+        own = dict(self.model.named_parameters())
+        random = {name: (own[name] if parts.index is None else parts.index).numel() for name, parts in self.parts()}
         return Summary(
             tuple(
                 TensorSummary(slot.name, tuple(slot.parameter.shape), slot.parameter.numel(), random.get(slot.name, 0))
@@ -215,9 +236,12 @@ class Bayesian(nn.Module):
 
     def _check_kl(self) -> None:
         """Fail at once, not after the first epoch, where the divergence is unknown or infinite."""
+        probe = self.kl_estimator
+        if isinstance(probe, MonteCarlo):
+            probe = replace(probe, samples=1)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for weight, law in self._with_priors(self.weights()):
-                one = self.kl_estimator(weight, law, None)
+                one = probe(weight, law, None)
                 if weight.mean.device.type != "meta" and not torch.isfinite(one):
                     raise InputError(
                         f"KL(q‖p) of {weight.name!r} is {one.item()} for the prior {law}: the prior must give density "
@@ -238,6 +262,27 @@ def refuse_random_parts(model: nn.Module) -> None:
         raise InputError(
             "a part of the model is Bayesian, the whole is not; convert the plain whole: Bayesian(model, subspace=...)"
         )
+
+
+def _initial_rho(
+    posterior: Family,
+    name: str,
+    weights: Tensor,
+    index: Tensor | None,
+    transposed: bool,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Where the scales start; those of a transposed convolution's filters lie along its second axis."""
+    if not (isinstance(posterior, Normal) and posterior.per == "filter"):
+        return posterior.initial(weights, generator)
+    if index is not None:
+        raise InputError(
+            f'per="filter" shares one scale among the weights of a filter, but only {index.numel()} of {name!r} are '
+            'random; use per="weight", or choose whole layers: leanbayes.layers(...)'
+        )
+    if not transposed:
+        return posterior.initial(weights, generator)
+    return posterior.initial(weights.transpose(0, 1), generator).transpose(0, 1).contiguous()
 
 
 def _key(name: str) -> str:

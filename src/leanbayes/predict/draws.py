@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from leanbayes.bayesian import Bayesian
 from leanbayes.calls import Inputs, call, call_with, map_tensors
 from leanbayes.calls import batch_size as size_of
+from leanbayes.covariance import covariance, draw_jointly, roots
 from leanbayes.likelihood import draw_outputs
 from leanbayes.moments import moments
 from leanbayes.posterior import RandomWeight
@@ -73,7 +74,7 @@ class Draws:
         self.recorded = False
         self.prefix: SharedPrefix | None = None
         self.buffers: dict[str, Tensor] = {}
-        self.moments: tuple[Any, Any] | None = None  # mean and variance of the outputs, where these are propagated
+        self.moments: tuple[Any, Any] | None = None  # mean and variance (or root of the covariance) of the outputs
 
     def only(self, inputs: Inputs) -> "Draws":
         """The same for other inputs; of another number, another way of drawing may be the fastest."""
@@ -96,7 +97,7 @@ class Draws:
     def _make(self, wanted: int) -> None:
         if self.certain:
             self.ready = [self.output(call(self.model, self.inputs))] * wanted
-        elif self.propagate == "moments":
+        elif self.propagate in ("moments", "covariance"):
             self._of_moments()
         elif wanted > 1 and self.method == "vmap":
             self._vmapped(min(wanted, max(self.chunk, 32)))
@@ -141,10 +142,13 @@ class Draws:
 
     def _of_moments(self) -> None:
         """One pass for all draws."""
+        jointly = self.propagate == "covariance"
         if self.moments is None:
             assert isinstance(self.model, Bayesian)
-            self.moments = moments(self.model, self.inputs, weights=self.weights, output=self.output)
-        self.ready.append(draw_outputs(*self.moments, self.generator))
+            find = covariance if jointly else moments
+            mean, spread = find(self.model, self.inputs, weights=self.weights, output=self.output)
+            self.moments = mean, roots(spread) if jointly else spread
+        self.ready.append((draw_jointly if jointly else draw_outputs)(*self.moments, self.generator))
 
     def _one(self) -> None:
         out = self._sharing(self._pass, self._stand_ins())

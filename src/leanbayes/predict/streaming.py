@@ -44,7 +44,8 @@ def predict(
 
     What precedes the first random weight is computed once for all draws; the rest runs draw by draw, or as a vmapped
     chunk where that is measured to be faster. Statistics stream: memory does not grow with the number of draws.
-    With ``propagate="moments"`` no weight is drawn: one pass gives mean and variance of the outputs.
+    With ``propagate="moments"`` no weight is drawn: one pass gives mean and variance of the outputs; with "covariance",
+    for small models, their covariance.
 
     Args:
         model: a `Bayesian` or a `Predictor`; any other module is sure of its weights (one pass).
@@ -83,7 +84,7 @@ def predict(
         raise UnknownName.of("propagation", propagate, PROPAGATIONS)
     if method not in ("auto", "loop", "vmap"):
         raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
-    in_one_pass = isinstance(model, Bayesian) and (propagate or model.propagate) == "moments"
+    in_one_pass = isinstance(model, Bayesian) and (propagate or model.propagate) in ("moments", "covariance")
     size = size_of(x)
     step = size if batch_size is None else batch_size
     if step < 1:
@@ -93,7 +94,12 @@ def predict(
             assert isinstance(model, Bayesian)
             points = rounds.limit if rounds.auto else rounds.first
             return predict_in_one_pass(
-                model, x, likelihood, points=points, keep_samples=keep_samples, step=step, output=output
+                *(model, x, likelihood),
+                points=points,
+                keep_samples=keep_samples,
+                step=step,
+                output=output,
+                jointly=(propagate or model.propagate) == "covariance",
             )
         weights = model.weights() if isinstance(model, Bayesian) else {}
         source = Draws(model, weights, x, propagate=propagate, method=method, generator=generator, output=output)

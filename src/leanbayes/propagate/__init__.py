@@ -1,4 +1,4 @@
-"""HOW randomness passes through the net: one weight draw, local reparameterization, flipout, or moments."""
+"""HOW randomness passes through the net: one weight draw, local reparameterization, flipout, moments or covariance."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.posterior import RandomWeight
-from leanbayes.propagate import flipout, local, moments, sample
+from leanbayes.propagate import covariance, flipout, local, moments, sample
 from leanbayes.propagate.registry import Registry
 
 StandInMaker = Callable[[RandomWeight, torch.Generator | None], Tensor]
@@ -16,6 +16,7 @@ PROPAGATIONS: dict[str, StandInMaker] = {
     "local": local.stand_in,
     "flipout": flipout.stand_in,
     "moments": moments.stand_in,
+    "covariance": covariance.stand_in,
 }
 
 __all__ = ["PROPAGATIONS", "Registry", "StandInMaker"]

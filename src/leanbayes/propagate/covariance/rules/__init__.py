@@ -1,0 +1,5 @@
+"""What operations do to mean and covariance, one file a subject; importing a file registers its rules."""
+
+from leanbayes.propagate.covariance.rules import activations, arithmetic, layers, norms, pooling, shapes
+
+__all__ = ["activations", "arithmetic", "layers", "norms", "pooling", "shapes"]

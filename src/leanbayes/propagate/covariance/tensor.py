@@ -1,0 +1,176 @@
+"""A tensor that is known by its mean and the covariance matrix of each example, in blocks where it has blocks."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from leanbayes.errors import InputError
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
+from leanbayes.propagate.registry import Registry
+
+__all__ = ["RULES", "CovarianceTensor", "Setting", "expected_of", "first_random", "full", "merge", "only_first"]
+
+RULES = Registry("covariance")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How covariances pass through one call of a model; every tensor of the call carries it.
+
+    Args:
+        model: whose modules name the place of an error.
+        limit: the largest covariance that may be made, in GB (10⁹ bytes), for the whole batch.
+    """
+
+    model: nn.Module | None = None
+    limit: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise InputError(f"the limit of a covariance must be above 0 GB, got {self.limit}")
+
+    def check(self, examples: int, groups: int, size: int, like: Tensor) -> None:
+        """Refuse what is too large before memory is asked for."""
+        need = examples * groups * size**2 * like.dtype.itemsize / 1e9
+        if need > self.limit:
+            raise InputError(
+                f"the covariance of {groups * size} numbers for each of {examples} examples takes {need:.3g} GB, more "
+                f"than the limit of {self.limit:g} GB: give fewer examples at a time (batch_size), raise the limit, or "
+                'propagate variances alone (propagate="moments")'
+            )
+
+
+class CovarianceTensor(Tensor):
+    """Random numbers (N, ...) by their mean ``expected`` and ``blocks``; it has no storage of its own.
+
+    ``blocks`` (N, G, B, B) holds the covariance matrix of the G·B flattened numbers of each example, which has G blocks
+    on its diagonal and zeros elsewhere; in general G = 1. Examples are apart: what they share is not asked for.
+    A random weight has no examples, and no ``blocks`` but independent entries: ``weight`` says their variances.
+    """
+
+    rules = RULES
+    expected: Tensor
+    blocks: Tensor
+    setting: Setting
+    weight: RandomWeight | None
+    memory: Memory
+    version: int
+
+    @staticmethod
+    def of(expected: Tensor, blocks: Tensor, setting: Setting) -> "CovarianceTensor":
+        """Join mean and covariance."""
+        made = _empty(expected, setting)
+        made.blocks, made.weight = blocks, None
+        return made
+
+    @staticmethod
+    def of_weight(weight: RandomWeight, setting: Setting) -> "CovarianceTensor":
+        """A random weight; only layers know what to do with it."""
+        made = _empty(weight.mean, setting)
+        made.weight = weight
+        return made
+
+    @staticmethod
+    def independent(expected: Tensor, variance: Tensor, setting: Setting) -> "CovarianceTensor":
+        """Uncorrelated numbers, such as an input with sensor noise."""
+        return CovarianceTensor.of(expected, variance.reshape(len(expected), -1, 1, 1), setting)
+
+    def like(self, expected: Tensor, blocks: Tensor) -> "CovarianceTensor":
+        """Other moments under the same setting."""
+        return CovarianceTensor.of(expected, blocks, self.setting)
+
+    def view_of(self, base: "CovarianceTensor") -> "CovarianceTensor":
+        """Itself, known as a view of ``base``: writing to one makes the other stale."""
+        self.memory, self.version = base.memory, base.version
+        return self
+
+    def overwrite(self, other: "CovarianceTensor") -> None:
+        """Take the moments of another; views of this one become stale."""
+        self.memory.version += 1
+        self.expected, self.blocks, self.weight = other.expected, other.blocks, None
+        self.version = self.memory.version
+
+    def by_block(self, value: Tensor) -> Tensor:
+        """A value of each entry as (N, G, B), or (1, G, B) if it is the same for all examples."""
+        groups, size = self.blocks.shape[1:3]
+        return value.expand(len(value), *self.expected.shape[1:]).reshape(len(value), groups, size)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each entry, as (N, G, B)."""
+        return self.blocks.diagonal(dim1=-2, dim2=-1)
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        """Whether the mean or the covariance does."""
+        if self.weight is not None:
+            spread = self.weight.rho if self.weight.rho is not None else self.weight.spread
+            return self.expected.requires_grad or spread.requires_grad
+        return self.expected.requires_grad or self.blocks.requires_grad
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        if self.weight is not None:
+            return f"CovarianceTensor(weight {self.weight.name!r})"
+        return f"CovarianceTensor(expected={self.expected}, blocks={self.blocks})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Apply the rule for ``func``."""
+        return apply_rule(CovarianceTensor, func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Nothing may go round the rules."""
+        refuse_kernel(CovarianceTensor, func, args, kwargs)
+
+
+def _empty(expected: Tensor, setting: Setting) -> CovarianceTensor:
+    made: CovarianceTensor = Tensor._make_wrapper_subclass(
+        CovarianceTensor, expected.shape, dtype=expected.dtype, device=expected.device
+    )
+    made.expected, made.setting, made.memory, made.version = expected, setting, Memory(), 0
+    return made
+
+
+def expected_of(value: Any) -> Any:
+    """The mean of a random tensor; anything else as it is."""
+    return value.expected if isinstance(value, CovarianceTensor) else value
+
+
+def first_random(*values: Any) -> CovarianceTensor:
+    """The first argument that is random: its setting is the setting of the call."""
+    return next(value for value in values if isinstance(value, CovarianceTensor))
+
+
+def only_first(operation: Any, *values: Any) -> CovarianceTensor:
+    """The first of a rule's arguments, if it is no weight and no other is random."""
+    random = [value for value in values if isinstance(value, CovarianceTensor)]
+    if len(random) != 1 or random[0] is not values[0] or random[0].weight is not None:
+        missing(operation, random[0], "only its first argument may be random, and no weight")
+    found: CovarianceTensor = random[0]
+    return found
+
+
+def merge(x: CovarianceTensor, groups: int) -> Tensor:
+    """The same covariance in fewer blocks: as many as divide both its own number and ``groups``."""
+    examples, have, size, _ = x.blocks.shape
+    wanted = math.gcd(have, groups)
+    if wanted == have:
+        return x.blocks
+    each = have // wanted
+    x.setting.check(examples, wanted, each * size, x.blocks)
+    wide = x.blocks.new_zeros(examples, wanted, each, size, each, size)
+    parts = x.blocks.reshape(examples, wanted, each, size, size)
+    wide.diagonal(dim1=2, dim2=4).copy_(parts.movedim(2, -1))
+    return wide.view(examples, wanted, each * size, each * size)
+
+
+def full(x: CovarianceTensor) -> Tensor:
+    """The covariance matrix of each example, (N, D, D)."""
+    return merge(x, 1)[:, 0]
