@@ -36,10 +36,12 @@ class Uncertainty:
 class Likelihood(nn.Module, ABC):
     """log p(y | f(x)) and what follows from it. Class weights and learned noise move with ``.to()``.
 
-    ``fewest`` is how many draws ``samples="auto"`` makes before it asks whether they are enough.
+    ``fewest`` is how many draws ``samples="auto"`` makes before it asks whether they are enough; ``closed_form`` says
+    that the prediction for Gaussian outputs needs their variances alone.
     """
 
     fewest: int = 4
+    closed_form: bool = False
 
     @abstractmethod
     def nll(self, output: Any, target: Tensor) -> Tensor:
@@ -74,8 +76,12 @@ class Likelihood(nn.Module, ABC):
 
     def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
         """The prediction for Gaussian outputs of these moments: by so many outputs, evenly spread."""
+        return self.uncertainty_of_outputs(self.spread_outputs(mean, variance, points), points)
+
+    def uncertainty_of_outputs(self, outputs: Iterator[Any], points: int) -> Uncertainty:
+        """The prediction from so many equally likely outputs."""
         total, centre = None, None
-        for output in self.spread_outputs(mean, variance, points):
+        for output in outputs:
             centre = self.centre(output) if total is None else centre
             found = self.statistics(output, centre)
             total = found if total is None else total + found
@@ -164,6 +170,8 @@ class Bernoulli(Likelihood):
 
     Args:
         positive_weights: factors on the positive terms, one for each label, or one for all.
+        polynomial: expectations over Gaussian logits in closed form, by the series of log(1 + e^−u) to second order
+            (003, Observation 1, where the coefficient must be ⅛, not ¼): for logits well below 2 in size.
 
     >>> Bernoulli().nll(torch.zeros(2, 3), torch.ones(2, 3)) / math.log(2)
     tensor(6.)
@@ -171,8 +179,9 @@ class Bernoulli(Likelihood):
 
     positive_weights: Tensor | None
 
-    def __init__(self, positive_weights: Tensor | None = None) -> None:
+    def __init__(self, positive_weights: Tensor | None = None, polynomial: bool = False) -> None:
         super().__init__()
+        self.polynomial = polynomial
         if positive_weights is not None and not (
             torch.isfinite(positive_weights).all() and (positive_weights >= 0).all()
         ):
@@ -189,6 +198,20 @@ class Bernoulli(Likelihood):
         wide = _wide(output)
         weight = None if self.positive_weights is None else self.positive_weights.to(wide.dtype)
         return F.binary_cross_entropy_with_logits(wide, target.to(wide.dtype), pos_weight=weight, reduction="sum")
+
+    def expected_nll(
+        self, mean: Any, variance: Any, target: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """By draws of the logits, or log 2 + (½ − y)·μ + (μ² + σ²)/8 if ``polynomial``."""
+        if not self.polynomial:
+            return super().expected_nll(mean, variance, target, samples=samples, generator=generator)
+        if self.positive_weights is not None or mean.shape != target.shape:
+            raise ShapeMismatch(
+                f"the polynomial needs logits and targets of one shape and no positive weights, got {_shape(mean)} and "
+                f"{tuple(target.shape)}"
+            )
+        m, v = _wide(mean), _wide(variance)
+        return (math.log(2) + (0.5 - target.to(m.dtype)) * m + (m.square() + v) / 8).sum()
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """The probability of yes, and the entropy of this draw."""
@@ -219,6 +242,7 @@ class Gaussian(Likelihood):
     tensor(0.9189)
     """
 
+    closed_form = True
     fewest = 8  # a variance from fewer draws is too often far too small, and so is the error that they show
 
     def __init__(self, noise: float | str = 1.0, initial: float = 1.0) -> None:

@@ -79,6 +79,8 @@ class Explainer:
             if isinstance(bnn, Bayesian) and bnn.propagate == "moments" and bnn._held is None:
                 mean, variance = (map_tensors(_tamed, part) for part in moments(bnn, x))
                 return _finite(self.likelihood.uncertainty_of_moments(mean, variance, self.samples))
+            if isinstance(bnn, Bayesian) and bnn.propagate == "covariance":
+                raise InputError('explain a model of propagate="covariance" by its moments: set bnn.propagate first')
             total, centre = None, None
             networks = networks_of(bnn, self.samples, torch.Generator().manual_seed(self.seed))
             for network in networks:

@@ -7,7 +7,7 @@ here a pruned weight is a certain zero, for a zero that still has a variance sav
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import singledispatch
 from typing import Literal
@@ -21,6 +21,7 @@ from leanbayes.calls import Inputs
 from leanbayes.errors import InputError, NonFinite, SelectionError, ShapeMismatch, UnknownName
 from leanbayes.evaluate.quality import IGNORE, accuracy
 from leanbayes.likelihood import Categorical, Likelihood
+from leanbayes.posterior import Normal
 from leanbayes.predict import predict
 from leanbayes.subspace import Slot, not_norm, slots_of
 
@@ -222,7 +223,8 @@ def unpack(tensors: Mapping[str, Tensor], module: nn.Module) -> None:
 def seeded(model: object, seed: int) -> torch.Generator:
     """A generator where the model's parameters are."""
     first = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.Generator(device="cpu" if first is None else first.device).manual_seed(seed)
+    made = torch.Generator() if first is None else torch.Generator(first.device)
+    return made.manual_seed(seed)
 
 
 class _Ranking:
@@ -334,6 +336,10 @@ def make_certain(part: nn.Module, kept: Masks) -> None:
 @make_certain.register
 def _(part: Bayesian, kept: Masks) -> None:
     own = dict(part.model.named_parameters())
+    if isinstance(part.posterior, Normal) and part.posterior.per == "filter":  # what is left of a filter has its own
+        for name, random in part.parts():
+            random.rho = nn.Parameter(random.rho.detach().expand(own[name].shape).clone(), random.rho.requires_grad)
+        part.posterior = replace(part.posterior, per="weight")
     for key, (name, random) in zip(list(part.coordinates), list(part.parts()), strict=True):
         if own[name] not in kept:
             continue

@@ -6,10 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.safe_sqrt import draw_normal
+from leanbayes.ops.safe_sqrt import SafeSqrt, draw_normal
 from leanbayes.posterior import RandomWeight
-from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, mean_of, plain_input, weight_of
+from leanbayes.propagate.linear_ops import (
+    LINEAR_OPS,
+    Operation,
+    along_channels,
+    channel_axis,
+    mean_of,
+    plain_input,
+    weight_of,
+)
 from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.shared_variance import variance_through
 from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
 __all__ = ["RULES", "stand_in"]
@@ -22,20 +31,28 @@ def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
     return make_stand_in(weight, RULES, generator)
 
 
-@RULES.rule(*LINEAR_OPS, exact=True, assumes="Normal weights; outputs that share a weight are drawn independently")
+@RULES.rule(
+    *LINEAR_OPS,
+    exact=True,
+    assumes="Normal or Radial weights, else mean and variance; outputs that share a weight are drawn independently",
+)
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """y ~ N(op(x, μ, μ_b), op(x², σ², σ_b²))."""
+    """y ~ N(op(x, μ, μ_b), op(x², σ², σ_b²)), or with the noise that the family has for outputs."""
     x = plain_input(input)
     mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
     w, b = weight_of(weight), weight_of(bias)
     if w is None and b is None:  # only the input was random, and is a draw by now
         return mean
-    if w is None:
-        assert b is not None
+    axis = channel_axis(operation, mean)
+    if b is not None and (w is None or b.family.joint):  # a joint family has a radius for each tensor
         variance = along_channels(operation, b.variance(), mean).expand_as(mean)
-    else:
-        variance = operation(x.square(), w.variance(), None if b is None else b.variance(), *args, **kwargs)
-    return _draw(mean, variance, weight, bias)
+        mean, b, bias = _draw(mean, variance, axis, bias), None, None
+    if w is None:
+        return mean
+    shared, of_bias = w.shared_variance(), None if b is None else b.variance()
+    stored = w.variance() if shared is None else shared
+    variance = variance_through(operation, x.square(), stored, w.mean.shape, of_bias, *args, **kwargs)
+    return _draw(mean, variance, axis, weight, bias)
 
 
 @RULES.rule(F.bilinear, exact=True, assumes="as for linear")
@@ -44,15 +61,13 @@ def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: 
     first, second = plain_input(input1), plain_input(input2)
     mean = operation(first, second, mean_of(weight), mean_of(bias))
     w, b = weight_of(weight), weight_of(bias)
-    spread = None if b is None else b.variance()
-    if w is None and spread is None:
-        return mean
+    axis = mean.dim() - 1
+    if b is not None and (w is None or b.family.joint):
+        mean, b, bias = _draw(mean, b.variance().expand_as(mean), axis, bias), None, None
     if w is None:
-        assert spread is not None
-        variance = spread.expand_as(mean)
-    else:
-        variance = operation(first.square(), second.square(), w.variance(), spread)
-    return _draw(mean, variance, weight, bias)
+        return mean
+    variance = operation(first.square(), second.square(), w.variance(), None if b is None else b.variance())
+    return _draw(mean, variance, axis, weight, bias)
 
 
 @RULES.rule(F.embedding, exact=True, assumes="as for linear: a token that stands twice is drawn twice")
@@ -70,9 +85,14 @@ def embedding(
         return operation(input, weight.draw(), padding_idx, max_norm, *args, **kwargs)
     mean = operation(input, mean_of(weight), padding_idx, None, *args, **kwargs)
     variance = operation(input, weight.weight.variance(), padding_idx, None, *args, **kwargs)
-    return _draw(mean, variance, weight, None)
+    return _draw(mean, variance, mean.dim() - 1, weight)
 
 
-def _draw(mean: Tensor, variance: Tensor, *stand_ins: Any) -> Tensor:
-    generator = next(s.generator for s in stand_ins if isinstance(s, StandIn))
-    return draw_normal(mean, variance, generator)
+def _draw(mean: Tensor, variance: Tensor, axis: int, *stand_ins: Any) -> Tensor:
+    """The mean plus noise of that variance; features, which have weights of their own, are along ``axis``."""
+    first = next(s for s in stand_ins if isinstance(s, StandIn))
+    family = first.weight.family
+    if not family.joint:
+        return draw_normal(mean, variance, first.generator)
+    root: Tensor = SafeSqrt.apply(variance)
+    return mean + root * family.output_noise(variance, axis, first.weight.count, first.generator)

@@ -94,6 +94,7 @@ class Run:
             self.tell(stage, epoch.epoch + 1, epochs)
 
         settings: dict[str, Any] = {
+            "likelihood": task.likelihood,
             "optimizer": budget.optimizer,
             "lr": budget.lr,
             "schedule": budget.schedule,
@@ -106,7 +107,7 @@ class Run:
         } | options
         callbacks = [*settings.pop("callbacks", ()), told]
         batches = self.loader(task.train, shuffle=True)
-        history = fit(model, batches, likelihood=task.likelihood, epochs=epochs, callbacks=callbacks, **settings)
+        history = fit(model, batches, epochs=epochs, callbacks=callbacks, **settings)
         self.seconds += sum(epoch.seconds for epoch in history.epochs)  # those before a kill too
 
     def plain(self, task: Task, epochs: int) -> nn.Module:
