@@ -9,6 +9,7 @@ prediction = lb.predict(bnn, x)                                       # mean, to
 
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.bayesian import Bayesian
+from leanbayes.covariance import covariance
 from leanbayes.errors import (
     FileError,
     ForeignFile,
@@ -25,13 +26,44 @@ from leanbayes.errors import (
     WrongModel,
 )
 from leanbayes.evaluate import Evaluation, evaluate
-from leanbayes.kl import Exact, MonteCarlo
+from leanbayes.kl import Estimate, Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.moment_likelihood import MeanCrossEntropy, MomentLikelihood
 from leanbayes.moments import moments
 from leanbayes.objective import Elbo, anneal, constant, elbo, warm_up
-from leanbayes.posterior import GaussianRho, Normal, RelativeScale
+from leanbayes.posterior import (
+    Erlang,
+    Exponential,
+    Gamma,
+    GaussianRho,
+    GeneralisedError,
+    Horseshoe,
+    InverseGamma,
+    Laplace,
+    LogGamma,
+    Logistic,
+    LogNormal,
+    Normal,
+    Radial,
+    Rayleigh,
+    RelativeScale,
+    Wald,
+    Weibull,
+)
 from leanbayes.predict import Prediction, Predictor, predict
-from leanbayes.prior import CentredPrior, FittedPrior, FixedPrior, Prior
+from leanbayes.prior import (
+    CentredPrior,
+    ErrorLaw,
+    FittedPrior,
+    FixedPrior,
+    HorseshoeLaw,
+    InverseGaussianLaw,
+    LogisticLaw,
+    Prior,
+    RadialLaw,
+    rayleigh,
+    wald,
+)
 from leanbayes.storage import about, load, save
 from leanbayes.subspace import Subspace, everything, layers, not_norm, random_k, sensitivity, top_k
 from leanbayes.train import Epoch, History, fit, fix_statistics
@@ -46,21 +78,38 @@ __all__ = [
     "Elbo",
     "Ensemble",
     "Epoch",
+    "Erlang",
+    "ErrorLaw",
+    "Estimate",
     "Evaluation",
     "Exact",
+    "Exponential",
     "FileError",
     "FittedPrior",
     "FixedPrior",
     "ForeignFile",
+    "Gamma",
     "Gaussian",
     "GaussianRho",
+    "GeneralisedError",
     "History",
+    "Horseshoe",
+    "HorseshoeLaw",
     "InputError",
+    "InverseGamma",
+    "InverseGaussianLaw",
+    "Laplace",
     "LaplaceApproximation",
     "LeanBayesError",
     "Likelihood",
+    "LogGamma",
+    "LogNormal",
+    "Logistic",
+    "LogisticLaw",
     "MCDropout",
+    "MeanCrossEntropy",
     "MissingRule",
+    "MomentLikelihood",
     "MonteCarlo",
     "NewerFile",
     "NoClosedForm",
@@ -69,6 +118,9 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Prior",
+    "Radial",
+    "RadialLaw",
+    "Rayleigh",
     "RelativeScale",
     "SelectionError",
     "ShapeMismatch",
@@ -77,10 +129,13 @@ __all__ = [
     "Temperature",
     "TruncatedFile",
     "UnknownName",
+    "Wald",
+    "Weibull",
     "WrongModel",
     "about",
     "anneal",
     "constant",
+    "covariance",
     "elbo",
     "evaluate",
     "everything",
@@ -92,8 +147,10 @@ __all__ = [
     "not_norm",
     "predict",
     "random_k",
+    "rayleigh",
     "save",
     "sensitivity",
     "top_k",
+    "wald",
     "warm_up",
 ]

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.calls import Inputs, batch_size, call, prediction_tensor
+from leanbayes.covariance import covariance, draw_jointly, roots, variances
 from leanbayes.errors import InputError, NonFinite, UnknownName
+from leanbayes.last_layer import nll_of_last_layer
 from leanbayes.likelihood import Likelihood
 from leanbayes.moments import moments
 
@@ -33,6 +35,7 @@ def elbo(
     *,
     n_data: int,
     samples: int = 1,
+    last_layer_samples: int = 1,
     kl_weight: float = 1.0,
     temperature: float = 1.0,
     kl_per: Literal["data", "parameter"] = "data",
@@ -51,7 +54,8 @@ def elbo(
         y: their targets.
         likelihood: scores ``y``.
         n_data: examples in the whole training set.
-        samples: draws whose nll is averaged; under "moments" they are of the outputs alone, after one pass.
+        samples: draws whose nll is averaged; under "moments" and "covariance" of the outputs alone, after one pass.
+        last_layer_samples: draws of the last layer, given its input, for each of these: less noise, cheaply (003, 4.2).
         kl_weight: the papers' β.
         temperature: T of a tempered posterior, (likelihood · prior)^(1/T): the entropy of q counts T times.
         kl_per: "parameter" divides the KL by the number of random coordinates instead of n_data, as the public
@@ -66,7 +70,7 @@ def elbo(
     >>> bool(torch.isclose(found.loss, found.nll + found.kl / 100))
     True
     """
-    _check(n_data, samples, kl_weight, temperature, kl_per)
+    _check(n_data, min(samples, last_layer_samples), kl_weight, temperature, kl_per)
     refuse_random_parts(bnn)
     size = batch_size(x)
     if not isinstance(bnn, Bayesian):
@@ -77,9 +81,24 @@ def elbo(
     def one_pass(*args: Any, **kwargs: Any) -> Any:
         return bnn.call(weights, args, kwargs, propagate=propagate, generator=generator)
 
-    if (propagate or bnn.propagate) == "moments":
+    chosen = propagate or bnn.propagate
+    if last_layer_samples > 1 and chosen in ("moments", "covariance"):
+        raise InputError(f"under propagate={chosen!r} no layer is drawn; leave last_layer_samples 1")
+    if chosen == "moments":
         mean, variance = moments(bnn, x, weights=weights, output=output)
         nll = likelihood.expected_nll(mean, variance, y, samples=samples, generator=generator) / size
+    elif chosen == "covariance":
+        mean, spread = covariance(bnn, x, weights=weights, output=output)
+        if type(likelihood).expected_nll is Likelihood.expected_nll:  # no closed form: outputs are drawn together
+            factors = roots(spread)
+            draws = [likelihood.nll(draw_jointly(mean, factors, generator), y) for _ in range(samples)]
+            nll = torch.stack(draws).mean() / size
+        else:
+            nll = likelihood.expected_nll(mean, variances(mean, spread), y, samples=samples, generator=generator) / size
+    elif last_layer_samples > 1:
+        options: Any = {"propagate": chosen, "generator": generator, "output": output, "draws": last_layer_samples}
+        draws = [nll_of_last_layer(bnn, weights, x, y, likelihood, **options) for _ in range(samples)]
+        nll = torch.stack(draws).mean() / size
     else:
         nll = torch.stack([likelihood.nll(output(call(one_pass, x)), y) for _ in range(samples)]).mean() / size
     kl = bnn.kl(weights, generator=generator).to(nll.device)

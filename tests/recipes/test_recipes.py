@@ -11,7 +11,7 @@ import leanbayes as lb
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.evaluate import accuracy
 from leanbayes.recipes import RECIPES, Budget, Recipe, Run, parse, prepare, settings
-from leanbayes.recipes.layers import last_layer
+from leanbayes.subspace import last_layer
 from tests import tasks
 
 SPECS = {
@@ -21,6 +21,13 @@ SPECS = {
     "vi": lb.Bayesian,
     "partial:rate=0.1": lb.Bayesian,
     "layers": lb.Bayesian,
+    "vdp": lb.Bayesian,
+    "radial": lb.Bayesian,
+    "vdp:likelihood=moment,per=filter": lb.Bayesian,
+    "vi:predict=moments": lb.Bayesian,
+    "partial:rate=0.1,predict=moments": lb.Bayesian,
+    "layers:predict=moments": lb.Bayesian,
+    "vdp+temperature": Temperature,
     "swag:rank=3,draws=4": Swag,
     "laplace": LaplaceApproximation,
     "laplace:subset=subnetwork,rate=0.3": LaplaceApproximation,
@@ -50,7 +57,7 @@ def test_it_learns_and_comes_back_from_a_file(spec: str, tmp_path: Path) -> None
     assert lb.about(tmp_path / "x.lb") == {"spec": spec}
 
 
-@pytest.mark.parametrize("spec", ["swag:rank=3,draws=4", "partial", "dropout", "ensemble:members=2"])
+@pytest.mark.parametrize("spec", ["swag:rank=3,draws=4", "partial", "dropout", "ensemble:members=2", "vdp"])
 def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> None:
     task = tasks.pictures()
     predictor = prepare(parse(spec), task, Run(BUDGET)).predictor
@@ -63,7 +70,9 @@ def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> 
     torch.testing.assert_close(again.mean, found.mean)
 
 
-@pytest.mark.parametrize("spec", ["deterministic", "partial:rate=0.1", "ensemble:members=2", "dropout", "layers"])
+@pytest.mark.parametrize(
+    "spec", ["deterministic", "partial:rate=0.1", "ensemble:members=2", "dropout", "layers:predict=moments", "vdp"]
+)
 @pytest.mark.parametrize("make", [tasks.pixels, tasks.regression])
 def test_pixels_and_regression(spec: str, make) -> None:
     task = make()
@@ -74,6 +83,45 @@ def test_pixels_and_regression(spec: str, make) -> None:
         (found.mean.argmax(1) == y).float().mean() if y.dim() > 2 else 1 - (found.mean - y).square().mean() / y.var()
     )
     assert score > 0.7
+
+
+@pytest.mark.parametrize("spec", ["vdp", "vi:predict=moments", "partial:predict=moments", "layers:predict=moments"])
+def test_moments_predict_in_one_pass(spec: str) -> None:
+    task = tasks.classes()
+    stages: list[str] = []
+    run = Run(dataclasses.replace(BUDGET, epochs=2), watch=lambda stage, done, total: stages.append(stage))
+    bnn = prepare(parse(spec), task, run).predictor
+    assert bnn.propagate == "moments"
+    assert spec.partition(":")[0] in stages
+    found = lb.predict(bnn, task.test[:][0])
+    assert (found.draws == 1).all()
+    assert (found.epistemic > 0).any()
+
+
+def test_the_likelihoods_of_vdp_are_scored_in_training_and_the_tasks_own_predicts() -> None:
+    task, weights = tasks.classes(), []
+    for name in ("expected", "mean", "moment"):
+        trained = prepare(parse(f"vdp:likelihood={name}"), task, Run(dataclasses.replace(BUDGET, epochs=2)))
+        assert isinstance(trained.likelihood, lb.Categorical)
+        weights.append(trained.predictor.model[0].weight)
+    assert not torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[1], weights[2])
+    with pytest.raises(lb.InputError, match="cross-entropy needs logits"):
+        prepare(parse("vdp:likelihood=mean"), tasks.regression(), Run(BUDGET))
+    trained = prepare(parse("vdp:likelihood=moment"), tasks.regression(), Run(BUDGET))
+    assert trained.likelihood.noise < 0.9  # it is learnt, from 1
+
+
+def test_an_operation_without_a_moment_rule_is_named_before_training() -> None:
+    class Odd(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.fft(super().forward(x)).real
+
+    task = dataclasses.replace(tasks.classes(), model=lambda: Odd(nn.Linear(2, 3)))
+    stages: list[str] = []
+    with pytest.raises(lb.MissingRule, match="fft"):
+        prepare(parse("vi:predict=moments"), task, Run(BUDGET, watch=lambda stage, done, total: stages.append(stage)))
+    assert "vi" not in stages
 
 
 def test_noise_is_learnt_in_a_copy() -> None:
@@ -119,7 +167,7 @@ def test_a_start_that_two_recipes_share_is_trained_once_and_charged_twice() -> N
 
 def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
     task = tasks.classes()
-    for spec in ("deterministic", "dropout", "vi", "partial:pretrain=0.25", "layers:pretrain=0", "swag:draws=2"):
+    for spec in ("deterministic", "dropout", "vi", "vdp", "partial:pretrain=0.25", "layers:pretrain=0", "swag:draws=2"):
         stages: list[str] = []
         prepare(parse(spec), task, Run(BUDGET, watch=lambda stage, epoch, epochs, to=stages: to.append(stage)))
         own = ("plain", parse(spec).name)
@@ -127,9 +175,8 @@ def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
 
 
 def test_names_and_options() -> None:
-    assert {"deterministic", "ensemble", "dropout", "vi", "partial", "layers", "swag", "laplace", "temperature"} == set(
-        RECIPES
-    )
+    names = "deterministic ensemble dropout vi vdp partial layers swag laplace temperature"
+    assert set(names.split()) == set(RECIPES)
     recipe = parse("partial:rate=0.02,propagate=local")
     assert (recipe.rate, recipe.propagate) == (0.02, "local")
     assert settings(parse("vi+temperature"))["of"]["name"] == "vi"
@@ -148,6 +195,9 @@ def test_names_and_options() -> None:
         ("partial:rate=much", "rate must be a float, got 'much'"),
         ("vi:prior=flat", "unknown prior 'flat'"),
         ("vi:propagate=psychic", "unknown propagation"),
+        ("layers:predict=psychic", "unknown propagation"),
+        ("vdp:likelihood=perfect", "unknown likelihood"),
+        ("vdp:per=layer", "unknown per"),
         ("vi:pretrain=1.5", "pretrain"),
         ("vi+vi", "on top"),
         ("ensemble:members=1", "at least 2 members"),

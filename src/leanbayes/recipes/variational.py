@@ -3,14 +3,20 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from torch.distributions import Normal as NormalLaw
 
 from leanbayes.bayesian import Bayesian
+from leanbayes.calls import split_batch
 from leanbayes.data.task import Task
 from leanbayes.errors import InputError, UnknownName
+from leanbayes.kl import Estimator, Exact
+from leanbayes.likelihood import Likelihood
+from leanbayes.moments import moments
 from leanbayes.objective import anneal
-from leanbayes.posterior import Normal
+from leanbayes.posterior import Family, Normal
+from leanbayes.predict import in_eval
 from leanbayes.prior import CentredPrior, FittedPrior, PriorLike
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.recipes.base import Recipe, Run, option
@@ -31,20 +37,34 @@ class Variational(Recipe):
     kl_end: float = option(0.01, "and when it ends; 1 is the true ELBO")
     init_scale: float = option(0.01, "of the random weights: small, so that a trained start is not lost")
     scale_lr: float = option(1e-2, "learning rate of the scales")
-    propagate: str = option("sample", "sample, local or flipout")
+    propagate: str = option("sample", "sample, local, flipout, moments or covariance")
     draws: int = option(1, "a training step")
+    predict: str | None = option(None, "another propagation for predictions: moments needs one pass and no draws")
 
     def __post_init__(self) -> None:
         if self.prior not in PRIORS:
             raise UnknownName.of("prior", self.prior, PRIORS)
-        if self.propagate not in PROPAGATIONS:
-            raise UnknownName.of("propagation", self.propagate, PROPAGATIONS)
+        for propagation in filter(None, (self.propagate, self.predict)):
+            if propagation not in PROPAGATIONS:
+                raise UnknownName.of("propagation", propagation, PROPAGATIONS)
         if not 0 <= self.pretrain < 1:
             raise InputError(f"pretrain must be in [0, 1), got {self.pretrain}")
 
     @abstractmethod
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
         """Which weights are random."""
+
+    def posterior(self) -> Family:
+        """How they are distributed at the start."""
+        return Normal(self.init_scale)
+
+    def estimator(self) -> Estimator:
+        """How the KL is computed."""
+        return Exact()
+
+    def likelihood_of(self, task: Task) -> Likelihood:
+        """What scores the targets in training."""
+        return task.likelihood
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """A plain start, the choice of weights, and the rest of the epochs on the ELBO."""
@@ -55,10 +75,17 @@ class Variational(Recipe):
         bnn = Bayesian(
             model,
             subspace=subspace,
-            posterior=Normal(self.init_scale),
+            posterior=self.posterior(),
             prior=PRIORS[self.prior],
             propagate=self.propagate,
+            kl=self.estimator(),
         )
-        weight = anneal(self.kl_start, self.kl_end)
-        run.fit(bnn, task, self.name, rest, kl_weight=weight, scale_lr=self.scale_lr, samples=self.draws)
+        if self.predict == "moments":  # an operation without a rule is named now, not after all training
+            x, _ = split_batch(next(iter(run.loader(task.validation))))
+            with in_eval(bnn), torch.no_grad():
+                moments(bnn, x)
+        weight, likelihood = anneal(self.kl_start, self.kl_end), self.likelihood_of(task)
+        options = {"kl_weight": weight, "scale_lr": self.scale_lr, "samples": self.draws, "likelihood": likelihood}
+        run.fit(bnn, task, self.name, rest, **options)
+        bnn.propagate = self.predict or self.propagate
         return bnn

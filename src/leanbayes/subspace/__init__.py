@@ -1,6 +1,16 @@
 """WHICH coordinates are random: everything, layers, the most sensitive, or a random draw of them."""
 
-from leanbayes.subspace.select import Slot, Subspace, everything, layers, not_norm, random_k, slots_of, top_k
+from leanbayes.subspace.select import (
+    Slot,
+    Subspace,
+    everything,
+    last_layer,
+    layers,
+    not_norm,
+    random_k,
+    slots_of,
+    top_k,
+)
 from leanbayes.subspace.sensitivity import sensitivity
 from leanbayes.subspace.summary import Summary, TensorSummary
 
@@ -10,6 +20,7 @@ __all__ = [
     "Summary",
     "TensorSummary",
     "everything",
+    "last_layer",
     "layers",
     "not_norm",
     "random_k",

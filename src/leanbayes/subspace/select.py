@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 from leanbayes.errors import InputError, NonFinite, SelectionError, UnknownName
 
-__all__ = ["Selection", "Slot", "Subspace", "everything", "layers", "not_norm", "random_k", "slots_of", "top_k"]
+__all__ = [
+    "Selection",
+    "Slot",
+    "Subspace",
+    "everything",
+    "last_layer",
+    "layers",
+    "not_norm",
+    "random_k",
+    "slots_of",
+    "top_k",
+]
 
 Selection = dict[str, Tensor | None]
 """Name of a tensor to the sorted flat positions that are random in it, or None for all of them."""
@@ -339,3 +350,19 @@ def _highest(slots: list[Slot], scores: Tensor, count: int) -> Selection:
             selection[slot.name] = None if whole else local.to(slot.parameter.device, _index_dtype(slot))
         start = cut
     return selection
+
+
+def last_layer(model: nn.Module) -> str:
+    """The name of the last module that holds a weight matrix or kernel.
+
+    >>> last_layer(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1), nn.BatchNorm1d(1)))
+    '2'
+    """
+    names: list[str] = [
+        name
+        for name, module in model.named_modules()
+        if any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
+    ]
+    if not names or not names[-1]:
+        raise InputError("the model has no inner layer with a weight matrix; name the random parts with globs=")
+    return names[-1]
