@@ -1,0 +1,155 @@
+"""What a Monte Carlo KL costs as the number M of draws grows (003, figures 1, 2, 5 and 6).
+
+- weights: peak memory and time of one estimate and its gradient for 10⁶ and 10⁷ weights and M from 1 to 10,000: the
+  direct graph, gradients accumulated draw by draw (figure 5), statistics accumulated over the draws (Theorem 2), and
+  statistics drawn from their own law. What would take more than 40 s or 12 GB is not run; the record says so.
+- nets: one training step at M = 100 against M = 1 for DenseNet-121, VGG-16 and ResNet-50, Normal and Radial.
+- error: the standard error of the estimate against M and σ, beside the closed form (figure 2, left).
+
+    python benchmarks/kl.py [--rounds 3] [--nets densenet121 vgg16 resnet50]
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributions import Normal as TorchNormal
+
+import leanbayes as lb
+from engine import stepper
+from harness import RESULTS, race, timing, write
+from leanbayes.evaluate.cost import peak_memory
+from leanbayes.models import model_named
+from leanbayes.posterior import RandomWeight
+
+COUNTS = (10**6, 10**7)
+DRAWS = (1, 10, 100, 1000, 10_000)
+MOST_SECONDS, MOST_BYTES = 40.0, 12 * 2**30
+PRIOR = TorchNormal(0.0, 1.0)
+
+
+def weight_of(count: int, posterior: Any = None) -> RandomWeight:
+    """So many weights with σ = 0.05."""
+    mean = (0.1 * torch.randn(count)).requires_grad_()
+    spread = torch.full((count,), 0.05).requires_grad_()
+    return RandomWeight("weights", mean, None, spread, posterior or lb.Normal())
+
+
+def one(estimator: lb.MonteCarlo, weight: RandomWeight) -> None:
+    """An estimate and its gradient."""
+    weight.mean.grad = weight.spread.grad = None
+    estimator(weight, PRIOR).backward()
+
+
+def by_accumulation(draws: int, weight: RandomWeight) -> None:
+    """003's figure 5: a small graph for each draw, gradients added up."""
+    weight.mean.grad = weight.spread.grad = None
+    naive = lb.MonteCarlo(1, direct=True)
+    for _ in range(draws):
+        (naive(weight, PRIOR) / draws).backward()
+
+
+def works(draws: int, weight: RandomWeight) -> dict[str, Callable[[], None]]:
+    """The four ways."""
+    return {
+        "direct": lambda: one(lb.MonteCarlo(draws, direct=True), weight),
+        "gradient accumulation": lambda: by_accumulation(draws, weight),
+        "accumulated statistics": lambda: one(lb.MonteCarlo(draws, statistics="accumulated"), weight),
+        "sampled statistics": lambda: one(lb.MonteCarlo(draws, statistics="sampled"), weight),
+    }
+
+
+def weights(rounds: int) -> dict[str, Any]:
+    """Seconds and bytes by number of weights, way and M."""
+    found: dict[str, Any] = {}
+    for count in COUNTS:
+        weight = weight_of(count)
+        last: dict[str, tuple[int, float, float]] = {}
+        for draws in DRAWS:
+            for name, work in works(draws, weight).items():
+                key = f"{count} weights, {name}, M = {draws}"
+                if name in last:
+                    before, seconds, size = last[name]
+                    grows = name != "sampled statistics"
+                    expected = seconds * (draws / before if grows else 1)
+                    if expected > MOST_SECONDS or (name == "direct" and size * draws / before > MOST_BYTES):
+                        found[key] = "not run: too long or too large"
+                        continue
+                work()
+                times = []
+                for _ in range(rounds):
+                    begin = time.perf_counter()
+                    work()
+                    times.append(time.perf_counter() - begin)
+                    if times[-1] > 5:
+                        break
+                found[key] = {"seconds": min(times), "peak_bytes": peak_memory(work)}
+                last[name] = draws, min(times), float(found[key]["peak_bytes"])
+                print(key, {k: round(v, 4) for k, v in found[key].items()}, flush=True)
+    for count in COUNTS:
+        for name in ("accumulated statistics", "sampled statistics"):
+            small, large = (found.get(f"{count} weights, {name}, M = {m}") for m in (1, 1000))
+            if isinstance(small, dict) and isinstance(large, dict):
+                found[f"{count} weights, {name}, M = 1000 to M = 1"] = {k: large[k] / small[k] for k in small}
+    return found
+
+
+def nets(names: list[str], rounds: int) -> dict[str, Any]:
+    """A training step with M = 100 against M = 1, in turns."""
+    found: dict[str, Any] = {}
+    x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
+    for name in names:
+        torch.manual_seed(0)
+        model: nn.Module = model_named(name, in_channels=3, classes=10, size=(32, 32))
+        for posterior in (lb.Normal(0.01), lb.Radial(0.01)):
+            steps = {}
+            for draws in (1, 100):
+                bnn = lb.Bayesian(model, posterior=posterior, kl=lb.MonteCarlo(draws, statistics="sampled"))
+                steps[f"M = {draws}"] = stepper(lb.fix_statistics(bnn.train()), x, y)
+            times = race(steps, rounds)
+            key = f"{name}, {type(posterior).__name__}"
+            found[key] = timing("M = 100", times["M = 100"], times["M = 1"])
+            print(key, found[key], flush=True)
+    return found
+
+
+def error() -> list[dict[str, float]]:
+    """Figure 2, left: one weight, N(0.5, σ²) from N(0, 1); the root mean squared error over 2,000 estimates."""
+    rows = []
+    for sigma in (0.01, 0.1, 0.5, 1.0, 2.0):
+        for draws in (1, 10, 100, 1000):
+            many = RandomWeight("w", torch.full((2000,), 0.5), None, torch.full((2000,), sigma), lb.Normal())
+            law = TorchNormal(torch.full((2000,), 0.5), sigma)
+            noise = torch.randn(draws, 2000, generator=torch.Generator().manual_seed(draws))
+            w = many.sample(noise)
+            estimates = (law.log_prob(w) - PRIOR.log_prob(w)).mean(0)
+            truth = torch.distributions.kl_divergence(law, PRIOR)
+            rows.append(
+                {
+                    "sigma": sigma,
+                    "draws": draws,
+                    "kl": float(truth[0]),
+                    "rms_error": float((estimates - truth).square().mean().sqrt()),
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    """Measure, print, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nets", nargs="*", default=["densenet121", "vgg16", "resnet50"])
+    parser.add_argument("--out", type=Path, default=RESULTS / "kl.json")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    results = {"weights": weights(options.rounds), "nets": nets(options.nets, options.rounds), "error": error()}
+    write(options.out, results, {"rounds": options.rounds, "prior": "N(0, 1)"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""What carrying variances costs: a ResNet-18 on 32x32 images, against the plain net in the same run.
+
+- predict: `moments` with every weight random and with 1 % of them, against one plain pass of the model as it is, and of
+  the model with its images in channels_last, which is the layout that `moments` uses on the CPU.
+- step: elbo, backward, SGD with momentum under "moments", statistics of batch norm held as `fit` holds them.
+- memory: what a step, and a prediction, raise the memory of tensors by.
+- samples: 20 draws of `predict`.
+- covariance: the full covariance of 002's predecessor, on the LeNet of its MNIST experiments.
+
+    python benchmarks/moments_cost.py [--batch 64] [--rounds 8]
+"""
+
+import argparse
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import leanbayes as lb
+from engine import N_DATA, stepper
+from harness import RESULTS, race, timing, write
+from leanbayes.evaluate.cost import peak_memory
+from leanbayes.models import lenet5, resnet18
+
+SAMPLES = 20
+SUBSPACES = {"all random": lb.everything(), "1 % random": lb.random_k(0.01)}
+
+
+def without_gradients(function: Callable[[], object]) -> Callable[[], object]:
+    """The same in prediction."""
+    return torch.no_grad()(function)
+
+
+def predictions(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, rounds: int) -> dict[str, Any]:
+    """Seconds and ratios of one pass, in turns."""
+    plain.eval()
+    innermost = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    images = x.contiguous(memory_format=torch.channels_last)
+    works: dict[str, Callable[[], object]] = {
+        "plain": lambda: plain(x),
+        "plain, channels_last": lambda: innermost(images),
+        **{name: lambda bnn=bnn: lb.moments(bnn, x) for name, bnn in bayesian.items()},
+        "all random, positions independent": lambda: lb.moments(bayesian["all random"], x, positions="independent"),
+    }
+    times = race({name: without_gradients(work) for name, work in works.items()}, rounds)
+    found: dict[str, Any] = {}
+    for name, taken in times.items():
+        found |= timing(name, taken, times["plain"])
+        found[f"{name}_ratio_to_channels_last"] = min(taken) / min(times["plain, channels_last"])
+    return found
+
+
+def samples_against_moments(bnn: lb.Bayesian, x: Tensor, rounds: int) -> dict[str, float]:
+    """20 draws against one pass with moments."""
+    bnn.eval()
+    times = race(
+        {
+            "moments": lambda: lb.predict(bnn, x, propagate="moments"),
+            "20 samples": lambda: lb.predict(bnn, x, samples=SAMPLES, propagate="sample", method="loop"),
+        },
+        rounds,
+    )
+    return timing("20 samples", times["20 samples"], times["moments"])
+
+
+def steps(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, y: Tensor, rounds: int) -> dict[str, Any]:
+    """Seconds and ratios of one training step, in turns."""
+    works = {"plain": stepper(plain.train(), x, y)}
+    for name, bnn in bayesian.items():
+        lb.fix_statistics(bnn.train())
+        bnn.propagate = "moments"
+        works[name] = stepper(bnn, x, y)
+    times = race(works, rounds)
+    found: dict[str, Any] = {}
+    for name, taken in times.items():
+        found |= timing(name, taken, times["plain"])
+    return found
+
+
+def memory(plain: nn.Module, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Peaks above what was held before; parameters, scales and gradients are part of a step's."""
+    likelihood = lb.Categorical()
+
+    def step(model: nn.Module) -> Callable[[], object]:
+        def run() -> None:
+            for parameter in model.parameters():
+                parameter.grad = None
+            lb.elbo(model, x, y, likelihood, n_data=N_DATA).loss.backward()
+
+        return run
+
+    def size(model: nn.Module) -> int:
+        return sum(p.numel() * p.element_size() for p in model.parameters())
+
+    plain.train(), lb.fix_statistics(bnn.train())
+    bnn.propagate = "moments"
+    found = {"step_plain": peak_memory(step(plain)) + size(plain), "step_moments": peak_memory(step(bnn)) + size(bnn)}
+    plain.eval(), bnn.eval()
+    found["predict_plain"] = peak_memory(without_gradients(lambda: plain(x))) + size(plain)
+    found["predict_moments"] = peak_memory(without_gradients(lambda: lb.moments(bnn, x))) + size(bnn)
+    for kind in ("step", "predict"):
+        found[f"{kind}_ratio"] = found[f"{kind}_moments"] / found[f"{kind}_plain"]
+    return found
+
+
+def covariance(batch: int, rounds: int) -> dict[str, Any]:
+    """The full covariance on a small CNN, where 002 reports ten times the time and memory of VDP++."""
+    x = torch.rand(batch, 1, 28, 28)
+    plain = lenet5(1, 10).eval()
+    bnn = lb.Bayesian(copy.deepcopy(plain), posterior=lb.Normal(0.01)).eval()
+    works = {
+        "plain": lambda: plain(x),
+        "moments": lambda: lb.moments(bnn, x),
+        "covariance": lambda: lb.covariance(bnn, x),
+    }
+    times = race({name: without_gradients(work) for name, work in works.items()}, rounds)
+    found: dict[str, Any] = {"batch": batch}
+    for name, taken in times.items():
+        found |= timing(name, taken, times["plain"])
+        found[f"{name}_peak_bytes"] = peak_memory(without_gradients(works[name]))
+    return found
+
+
+def main() -> None:
+    """Measure, print the ratios, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=RESULTS / "moments_cost.json")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    x, y = torch.randn(options.batch, 3, 32, 32), torch.randint(0, 10, (options.batch,))
+    plain = resnet18(10, 3)
+    bayesian = {
+        name: lb.Bayesian(copy.deepcopy(plain), subspace=subspace, posterior=lb.Normal(0.01)).eval()
+        for name, subspace in SUBSPACES.items()
+    }
+    every = bayesian["all random"]
+    results = {
+        "predict": predictions(plain, bayesian, x, options.rounds),
+        "samples": samples_against_moments(every, x, max(2, options.rounds // 3)),
+        "step": steps(plain, bayesian, x, y, options.rounds),
+        "memory": memory(plain, every, x, y),
+        "covariance": covariance(16, options.rounds),
+    }
+    for part, figures in results.items():
+        print(part, {name: round(value, 3) for name, value in figures.items() if "ratio" in name})
+    write(options.out, results, {"batch": options.batch, "rounds": options.rounds, "model": "resnet18, 32x32"})
+
+
+if __name__ == "__main__":
+    main()
