@@ -13,7 +13,7 @@ from leanbayes.propagate.moments.gaussian import rectified
 @pytest.fixture(autouse=True)
 def sweep_small_tensors_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_LEAST", 1)
-    monkeypatch.setattr(ops, "_PIECE", 700)  # several pieces, and blocks that are not full
+    monkeypatch.setattr(ops, "_share", lambda numbers: 700)  # several pieces, and blocks that are not full
 
 
 def images(n: int = 3, channels: int = 5, size: int = 9) -> Tensor:
@@ -123,6 +123,21 @@ def test_affine(layout):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
     for one, other in zip(gradients(found, inputs), gradients(truth, double), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6), (40, 33, 3, 3), (1, 1, 20, 20)])
+def test_turning_and_adding_what_is_turned(shape):
+    x = torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        found = ops.turned(x)
+        assert torch.equal(found, x)
+        assert found.movedim(0, -1).is_contiguous()
+        total = torch.randn(shape).contiguous(memory_format=torch.channels_last)
+        truth = total + x
+        assert torch.equal(ops.add_turned(total, found), truth)
+        assert torch.equal(total, truth)
+    assert ops.turned(x) is x
+    assert torch.equal(ops.add_turned(x, x), 2 * x)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,19 @@ from numpy import float32 as f
 
 from leanbayes.ops.normal_kernels import _exp, _kernel
 
-__all__ = ["affine", "pull_back_affine", "pull_back_rectify", "pull_back_square", "rectify", "square"]
+__all__ = [
+    "add_turned",
+    "affine",
+    "pull_back_affine",
+    "pull_back_rectify",
+    "pull_back_square",
+    "rectify",
+    "square",
+    "turn",
+]
 
 _BLOCK = 512
+_SQUARE = 16  # numbers of a cache line
 _FARTHEST = f(12)  # standard deviations: beyond, a tail is 0 in float32
 _DENSITY = f(0.3989422804014327)  # φ(0)
 _ROOT_HALF = f(0.7071067811865476)
@@ -191,3 +201,27 @@ def pull_back_affine(
             third[c] += gs[c]
         for c in range(channels):
             fourth[c] += xs_out[c]
+
+
+@_kernel
+def turn(x: Any, out: Any) -> None:
+    """(batch, positions, channels) as (channels, positions, batch), in squares that stay in the cache."""
+    batch, positions, channels = x.shape
+    for p in range(positions):
+        for first in range(0, batch, _SQUARE):
+            last = min(first + _SQUARE, batch)
+            for c in range(channels):
+                for n in range(first, last):
+                    out[c, p, n] = x[n, p, c]
+
+
+@_kernel
+def add_turned(value: Any, out: Any) -> None:
+    """Add (channels, positions, batch) to (batch, positions, channels)."""
+    batch, positions, channels = out.shape
+    for p in range(positions):
+        for first in range(0, channels, _SQUARE):
+            last = min(first + _SQUARE, channels)
+            for n in range(batch):
+                for c in range(first, last):
+                    out[n, p, c] += value[c, p, n]

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from leanbayes.ops.normal import threads
 
-__all__ = ["affine", "pull_back_square", "rectify", "square"]
+__all__ = ["add_turned", "affine", "pull_back_square", "rectify", "square", "turned"]
 
 _LEAST = 2**14  # numbers: below, the calls weigh more than the sweeps
-_PIECE = 2**15  # numbers that a thread takes at a time
+_PIECE = 2**15  # numbers that a thread takes at least
 
 
 Remake = Callable[[], tuple[Tensor, Tensor]]
@@ -74,6 +74,30 @@ def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: T
     tensors = [x, _like(of_second, x), _like(of_passed, x)]
     _by_example("pull_back_square", tensors, [of_sums.contiguous()], out)
     return out
+
+
+def turned(x: Tensor) -> Tensor:
+    """Images in channels_last with the batch innermost instead, as `leanbayes.ops.sparse` takes them; no gradient."""
+    if torch.is_grad_enabled() or x.dim() != 4 or not _fit(x) or _channels(x) is None:
+        return x
+    out = x.new_empty(x.shape[1], x.shape[2] * x.shape[3], x.shape[0])
+    _by_positions("turn", [_flat(x).reshape(len(x), -1, x.shape[1]), np.asarray(out)])
+    return out.view(x.shape[1], x.shape[2], x.shape[3], len(x)).movedim(-1, 0)
+
+
+def add_turned(total: Tensor, value: Tensor) -> Tensor:
+    """``total`` in channels_last plus ``value`` with the batch innermost; in place, if no gradient is recorded."""
+    if torch.is_grad_enabled():
+        return total + value
+    inner = value.movedim(0, -1)
+    if total.dim() != 4 or not _fit(total) or _channels(total) is None or not inner.is_contiguous():
+        return total.add_(value)
+    arrays = [
+        np.asarray(inner).reshape(total.shape[1], -1, len(total)),
+        _flat(total).reshape(len(total), -1, total.shape[1]),
+    ]
+    _by_positions("add_turned", arrays)
+    return total
 
 
 def affine(
@@ -157,11 +181,18 @@ def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
     kernel: Callable[..., None] = getattr(moment_kernels, name)
     arrays = [_flat(tensor) for tensor in tensors]
 
-    def piece(start: int) -> None:
-        kernel(*(array[start : start + _PIECE] for array in arrays))
+    step = _share(arrays[0].size)
 
-    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
+    def piece(start: int) -> None:
+        kernel(*(array[start : start + step] for array in arrays))
+
+    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, step)):
         pass
+
+
+def _share(numbers: int) -> int:
+    """What a thread takes at a time: two shares each, for a call costs as much as thousands of numbers."""
+    return max(_PIECE, -(-numbers // (2 * torch.get_num_threads())))
 
 
 def _by_example(
@@ -185,6 +216,21 @@ def _by_example(
         for n in range(start, min(start + step, count)):
             kernel(*(a[n] for a in arrays), *shared, *(a[n] for a in outs), *(a[n] for a in own))
 
-    step = max(1, _PIECE // max(arrays[0][0].size, 1))
+    step = max(1, _share(arrays[0].size) // max(arrays[0][0].size, 1))
     for _ in threads(torch.get_num_threads()).map(examples, range(0, count, step)):
+        pass
+
+
+def _by_positions(name: str, arrays: Sequence[Any]) -> None:
+    """Call a kernel on runs of positions, the middle axis of all arrays, in threads."""
+    from leanbayes.ops import moment_kernels
+
+    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    positions = arrays[0].shape[1]
+    step = max(1, _share(arrays[0].size) * positions // max(arrays[0].size, 1))
+
+    def some(start: int) -> None:
+        kernel(*(array[:, start : start + step] for array in arrays))
+
+    for _ in threads(torch.get_num_threads()).map(some, range(0, positions, step)):
         pass

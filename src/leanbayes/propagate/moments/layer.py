@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.moments import pull_back_square, square
+from leanbayes.ops.moments import add_turned, pull_back_square, square
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.spread import Dense, Spread
 
@@ -54,7 +54,7 @@ def variance_of_layer(
         second, sums = _Square.apply(x, x_variance, *ready)
         variance = operation(x_variance, w_square, b_variance, *args, **kwargs)
         found = w_spread.product(operation, second, args, kwargs)
-        variance = variance + found if torch.is_grad_enabled() else variance.add_(found)
+        variance = add_turned(variance, found)
     count = x.numel() // (sums.shape[0] * sums.shape[2])
     shape = (x.shape[0], -1, 1, 1) if x.dim() == 4 else (x.shape[0], 1, -1)
     plain, squares, spread = (part.view(shape) / count for part in sums.unbind(1))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.ops import sparse
+from leanbayes.ops.moments import turned
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.tensor import MomentTensor
 from leanbayes.propagate.shared_variance import Shared
@@ -62,7 +63,7 @@ class Sparse:
         """Over the random entries alone."""
         if operation is F.linear:
             return sparse.linear(second, self.index, self.shape, self.values)
-        return sparse.conv(second, self.index, self.shape, self.values, *args, **kwargs)
+        return sparse.conv(turned(second), self.index, self.shape, self.values, *args, **kwargs)
 
     def folded(self, operation: Operation) -> Tensor:
         """A sum over the random entries."""
