@@ -191,10 +191,12 @@ def test_a_perceptron_whose_layers_are_aligned_against_samples():
     assert error[0] > 4 * error[8], error
 
 
-def test_factors_are_followed_only_if_asked_for():
+def test_by_default_factors_are_followed_where_no_gradient_is():
     bnn, x = lb.Bayesian(mlp(6, 3)), torch.randn(4, 6)
-    found, eight, none = (lb.moments(bnn, x, **option)[1] for option in ({}, {"rank": 8}, {"rank": 0}))
-    assert torch.equal(found, none)
+    with torch.no_grad():
+        found, eight, none = (lb.moments(bnn, x, rank=rank)[1] for rank in (None, 8, 0))
+    assert torch.equal(found, eight)
+    assert torch.equal(lb.moments(bnn, x)[1].detach(), none)
     assert not torch.allclose(eight, none)
 
 
