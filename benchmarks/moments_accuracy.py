@@ -26,6 +26,7 @@ from leanbayes.models import lenet5, mlp, resnet18, unet, vit
 
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
+    "positions one": {"positions": "shared"},
     "16 factors": {"rank": 16},
     "4 factors": {"rank": 4},
     "units independent": {"rank": 0},

@@ -97,6 +97,25 @@ def test_what_changes_nothing_changes_no_tie(name):
     torch.testing.assert_close(other.variance, plain.variance, rtol=1e-6, atol=1e-9)
 
 
+ONE_PIXEL = {
+    "mean": lambda y: y.mean((2, 3)),
+    "sum": lambda y: y.sum((-2, -1)),
+    "adaptive": lambda y: F.adaptive_avg_pool2d(y, 1).flatten(1),
+    "pooling": lambda y: F.max_pool2d(F.avg_pool2d(y, 1), 1).flatten(1),
+    "squeeze": lambda y: y.squeeze(3).squeeze(2),
+}
+
+
+@pytest.mark.parametrize("name", ONE_PIXEL)
+def test_the_average_of_one_pixel_is_that_pixel(name):
+    x, layers = torch.randn(3, 4).double(), weights(*LAYERS)
+    filters = [(m[..., None, None], v[..., None, None]) for m, v in layers[:3]]
+    hidden = chain(x[..., None, None], filters, 16, apply=F.conv2d)
+    found = F.linear(ONE_PIXEL[name](hidden), random(*layers[3], rank=16))
+    truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(found.variance, truth, rtol=1e-3, atol=0)
+
+
 def test_tokens_are_tied_as_pixels_are():
     x, layers = torch.randn(2, 7, 4).double(), weights(*LAYERS)
     tokens = chain(x, layers, 8)

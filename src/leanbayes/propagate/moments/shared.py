@@ -10,6 +10,10 @@ For a layer y_p = Σ w x_p the mean covariance of two positions p ≠ q is Σ σ
 and the mean variance Σ σ_w² (mean x_p² + σ_x²) + Σ w² σ_x²; ρ is their ratio (``positions="split"``), so the average of
 all positions has the right variance. With "shared" all of a random filter's noise is taken as common, with
 "independent" none. The first axis is taken to hold the examples: each has a fraction of its own.
+
+"split" is the default by measurement: on trained networks "independent" finds 0.6 to 0.8 of the standard deviation
+(`docs/results/moments_accuracy.json`); "shared" is nearer for a ResNet-18 and a vision transformer, where it makes up
+for ties that are not followed, and up to 1.4 times too wide for a convolutional net with a global average.
 """
 
 import math

@@ -1,10 +1,13 @@
 """What ties the noise of one unit to that of another: factors that units have in common.
 
 Units of a layer are correlated through their common noisy input: Cov(Wx) = W Cov(x) Wᵀ is not diagonal, and in a
-trained network what is off the diagonal adds up. So number c of a tensor is m_c + √V_c (Σ_k φ_kc ε_k + a rest of its
-own) with a few standard normal ε_k that all units have in common: φ are the ``loadings``. A linear layer makes them
-(`leanbayes.propagate.moments.tied_layer`), other operations carry them on as far as they can; what is not carried on
-stays in the variance, taken as independent.
+trained network what is off the diagonal adds up: without it a trained perceptron has 0.73 of the true standard
+deviation, with 8 factors 0.98 (`docs/results/moments_accuracy.json`, where a transformer is worst: 0.74).
+
+So number c of a tensor is m_c + √V_c (Σ_k φ_kc ε_k + a rest of its own) with a few standard normal ε_k that all units
+have in common: φ are the ``loadings``. A linear layer makes them (`leanbayes.propagate.moments.tied_layer`), other
+operations carry them on as far as they can; what is not carried on stays in the variance, taken as independent. The
+terms of a sum, and tensors that are joined, are taken to have factors of their own.
 
 Where positions share a filter, the factors are of the noise that neighbouring positions have in common, and are the
 same for all positions: nothing here but sums over positions is of full size.
@@ -84,7 +87,7 @@ def averaged(x: MomentTensor, variance: Tensor, factor: float = 1.0) -> Ties | N
     """The ties of averages over all positions: of the noise that neighbours share, only what all share is left."""
     near = local(x)
     if x.ties is None or near is None or x.shared is None:
-        return None
+        return scaled(x, factor, variance) if variance.numel() == x.numel() else None  # of one position each
     ties = scaled(x, factor * root(over(x.shared, near)), variance)
     return None if ties is None else Ties(ties.loadings, None)
 

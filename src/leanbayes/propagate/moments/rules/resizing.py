@@ -31,7 +31,7 @@ def resample(
         alone = torch.tensordot(alone, matrix.square(), dims=([place], [0])).movedim(-1, place)
     axes = tuple(range(x.dim() - rank, x.dim()))
     if x.shared is None or not set(axes) & set(common_axes(x.shape, x.shared)):
-        return x.like(apply(x.expected), alone)
+        return x.like(apply(x.expected), alone).tied(averaged(x, alone))
     shared = x.shared.mean(axes, keepdim=True)
     together = shared * apply(SafeSqrt.apply(x.variance)).square()
     total = together + (1 - shared) * alone
