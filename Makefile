@@ -20,7 +20,7 @@ demo: $(INSTALLED) ## compare six methods on the built-in digits, and write out/
 	@$(VENV)/bin/leanbayes compare --data digits --out out/digits
 
 test: check ## lint, format, types, then the tests
-	@$(VENV)/bin/pytest
+	@OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 --dist worksteal
 
 check: $(INSTALLED) ## lint, format and types only
 	@$(VENV)/bin/ruff check .

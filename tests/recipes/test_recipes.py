@@ -175,7 +175,7 @@ def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
 
 
 def test_names_and_options() -> None:
-    names = "deterministic ensemble dropout vi vdp partial layers swag laplace temperature"
+    names = "deterministic ensemble dropout vi radial vdp partial layers swag laplace temperature"
     assert set(names.split()) == set(RECIPES)
     recipe = parse("partial:rate=0.02,propagate=local")
     assert (recipe.rate, recipe.propagate) == (0.02, "local")
