@@ -41,7 +41,9 @@ def nll_of_last_layer(
     place = last_layer(bnn.model)
     own = [name for name in weights if name.rpartition(".")[0] == place]
     if not own:
-        raise InputError(f"the last layer {place!r} is not random, so it cannot be drawn many times; leave samples 1")
+        raise InputError(
+            f"the last layer {place!r} is not random, so it cannot be drawn many times; leave last_layer_samples 1"
+        )
     normal = isinstance(bnn.posterior, Normal)
     setting = Setting(model=bnn.model)
     tensors: dict[str, Tensor] = {}

@@ -2,7 +2,7 @@
 
 Each is put on top of the likelihood that says what the outputs mean, which makes the predictions: train with one of
 these, predict with either. The third way, the expected log-likelihood over draws of the outputs, is what `Categorical`,
-`Bernoulli` and `Gaussian` do by themselves under moments, and in ``docs/results/moment_likelihoods.json`` the best.
+`Bernoulli` and `Gaussian` do by themselves under moments; ``benchmarks/moment_likelihoods.py`` compares the three.
 """
 
 import math

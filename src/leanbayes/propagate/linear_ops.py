@@ -1,6 +1,6 @@
 """The operations that are linear in their weight, listed once: linear, convolutions of every rank, transposed ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ __all__ = [
     "Operation",
     "along_channels",
     "channel_axis",
+    "for_each_axis",
     "mean_of",
     "plain_input",
     "signs_like",
@@ -56,6 +57,16 @@ def channel_axis(operation: Any, tensor: Tensor) -> int:
 def along_channels(operation: Any, vector: Tensor, like: Tensor) -> Tensor:
     """A vector over output features, shaped to broadcast over ``like``."""
     return vector.view(-1, *[1] * (like.dim() - 1 - channel_axis(operation, like)))
+
+
+def for_each_axis(value: int | Sequence[int], rank: int) -> list[int]:
+    """A stride, padding or dilation, spelled as torch allows, for each axis of space.
+
+    >>> for_each_axis(2, 3), for_each_axis((1, 2), 2)
+    ([2, 2, 2], [1, 2])
+    """
+    values = [value] if isinstance(value, int) else list(value)
+    return values * rank if len(values) == 1 else values
 
 
 def plain_input(value: Any) -> Tensor:

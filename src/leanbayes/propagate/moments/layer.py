@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.ops.moments import add_turned, pull_back_square, square
-from leanbayes.propagate.linear_ops import Operation
+from leanbayes.propagate.linear_ops import Operation, for_each_axis
 from leanbayes.propagate.moments.spread import Dense, Spread
 
 __all__ = ["Means", "variance_of_layer"]
@@ -75,13 +75,8 @@ def _geometry(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any
     given = usual | dict(zip(names.split(), args, strict=False)) | kwargs
     if isinstance(given["padding"], str):
         return None
-    each = {n: _each(given[n], rank) for n in ("stride", "padding", "dilation", "output_padding")}
+    each = {n: for_each_axis(given[n], rank) for n in ("stride", "padding", "dilation", "output_padding")}
     return (each["stride"], each["padding"], each["dilation"], transposed, each["output_padding"], given["groups"])
-
-
-def _each(value: Any, rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values
 
 
 class _Square(torch.autograd.Function):
@@ -140,8 +135,10 @@ class _Variance(torch.autograd.Function):
         x, x_variance, w, scales = ctx.saved_tensors
         into_x = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         into_w, into_spread = ctx.needs_input_grad[2], ctx.needs_input_grad[3]
-        ready = square(x, x_variance) if into_spread else None
-        second = x if ready is None else ready[0]
+        second = x  # only its shape matters, where no gradient goes to the scales
+        if into_spread:
+            ready = square(x, x_variance)
+            second = x.square() + x_variance if ready is None else ready[0]
         with torch.enable_grad():
             scales = scales.detach().requires_grad_(into_spread)
             w_variance = scales if ctx.of_scales is None else ctx.of_scales(scales)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.propagate.linear_ops import channel_axis
+from leanbayes.propagate.linear_ops import channel_axis, for_each_axis
 from leanbayes.propagate.moments.spread import Dense, Spread
 from leanbayes.propagate.moments.tensor import MomentTensor, Ties
 from leanbayes.propagate.moments.ties import bounded, local, over, root, some, wide
@@ -170,7 +170,7 @@ def _shares(layer: Layer, x: Tensor) -> Tensor | None:
     given = usual | dict(zip(usual, layer.arguments, strict=False)) | layer.options
     if rank is None or given["groups"] != 1 or isinstance(given["padding"], str) or x.dim() != rank + 2:
         return None
-    each = [_each(given[name], rank) for name in ("stride", "padding", "dilation")]
+    each = [for_each_axis(given[name], rank) for name in ("stride", "padding", "dilation")]
     sizes = zip(x.shape[2:], layer.weight.shape[2:], strict=True)
     found = [1.0]
     for (n, kernel), stride, padding, dilation in zip(sizes, *each, strict=True):
@@ -179,11 +179,6 @@ def _shares(layer: Layer, x: Tensor) -> Tensor | None:
         inside = [sum(0 <= start + k * dilation < n for start in starts) / outputs for k in range(kernel)]
         found = [a * b for a in found for b in inside]
     return x.new_tensor(found)
-
-
-def _each(value: Any, rank: int) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    return values * rank if len(values) == 1 else values
 
 
 def _folded(w: Tensor, shares: Tensor) -> Tensor:
