@@ -17,7 +17,7 @@ from torch import Tensor
 from leanbayes.cli.maps import write_map
 from leanbayes.cli.progress import Bars
 from leanbayes.compare import Event, compare, is_main_process, judge
-from leanbayes.data import Preparation, Task, digits, likelihood_for, read
+from leanbayes.data import DATA, Preparation, Source, Task, digits, likelihood_for, load_data, read
 from leanbayes.errors import ForeignFile, InputError
 from leanbayes.files import write_text
 from leanbayes.models import model_named
@@ -39,7 +39,11 @@ METHODS = ("deterministic", "ensemble", "dropout", "vi", "partial", "layers")
 class DataOptions:
     """The data."""
 
-    data: str = option("digits", "digits (built in), a folder of class folders, a folder of images, an .npz or a .csv")
+    data: str = option(
+        "digits", "digits, a data set by name, a folder of class folders or of images, an .npz or a .csv"
+    )
+    data_dir: str | None = option(None, "where data sets by name are; else what LEANBAYES_DATA names, or ./data")
+    download: bool = option(False, "of a data set by name: fetch what is missing, where its source allows it")
     masks: str | None = option(None, "for segmentation: the folder of masks, one for each image of --data")
     target: str | None = option(None, "of a .csv: the column to predict")
     size: int | None = option(None, "bring images to this height and width")
@@ -190,19 +194,40 @@ def read_task(options: DataOptions, bars: Bars) -> tuple[Task, dict[str, Any]]:
             task = replace(task, model=partial(model_named, name, **preparation.shape))
             task.model()  # a wrong name must be known before anything is trained
     else:
-        source = read(
-            options.data,
-            masks=options.masks,
-            target=options.target,
-            size=options.size,
-            ignore=options.ignore,
-            seed=options.split_seed,
-            track=bars.track,
-        )
+        source = _by_name(options, bars) if options.data in DATA else _from_files(options, bars)
         preparation = source.preparation
         name = options.model or source.usual_model
         task = source.task(name)
     return task, {"model": name, "shape": preparation.shape, "preparation": preparation.to_json()}
+
+
+def _from_files(options: DataOptions, bars: Bars) -> Source:
+    return read(
+        options.data,
+        masks=options.masks,
+        target=options.target,
+        size=options.size,
+        ignore=options.ignore,
+        seed=options.split_seed,
+        track=bars.track,
+    )
+
+
+def _by_name(options: DataOptions, bars: Bars) -> Source:
+    """A data set of `DATA`; a folder of the same name is given as ./name."""
+    for name in ("masks", "target", "ignore"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"{options.data} is a data set by name; leave --{name} out, or give the folder ./{options.data}"
+            )
+    return load_data(
+        options.data,
+        options.data_dir,
+        seed=options.split_seed,
+        size=options.size,
+        download=options.download,
+        track=bars.track,
+    )
 
 
 def _shape(kept: dict[str, Any]) -> dict[str, Any]:

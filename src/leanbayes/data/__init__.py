@@ -1,21 +1,60 @@
-"""Data to learn from: the built-in digits, MNIST, and the user's own folders, arrays and tables."""
+"""Data to learn from: data sets by name, the built-in digits, and the user's own folders, arrays and tables."""
 
 from leanbayes.data.arrays import data_dir
 from leanbayes.data.digits import digits, mnist
+from leanbayes.data.lesions import lesions
+from leanbayes.data.lidc import lidc
+from leanbayes.data.named import DataSet, Origin, Remote
 from leanbayes.data.preparation import Kind, Preparation
+from leanbayes.data.rated import Raters, from_raters
+from leanbayes.data.registry import DATA, load_data
+from leanbayes.data.shifts import (
+    CORRUPTIONS,
+    SEVERITIES,
+    Corruption,
+    HeldOut,
+    cached,
+    corrupt,
+    hold_out,
+    rotate,
+    shift,
+)
 from leanbayes.data.source import Examples, Source, likelihood_for, read
 from leanbayes.data.task import Task, length
+from leanbayes.data.toy import cubic
+from leanbayes.data.uci import uci, uci_splits
 
 __all__ = [
+    "CORRUPTIONS",
+    "DATA",
+    "SEVERITIES",
+    "Corruption",
+    "DataSet",
     "Examples",
+    "HeldOut",
     "Kind",
+    "Origin",
     "Preparation",
+    "Raters",
+    "Remote",
     "Source",
     "Task",
+    "cached",
+    "corrupt",
+    "cubic",
     "data_dir",
     "digits",
+    "from_raters",
+    "hold_out",
     "length",
+    "lesions",
+    "lidc",
     "likelihood_for",
+    "load_data",
     "mnist",
     "read",
+    "rotate",
+    "shift",
+    "uci",
+    "uci_splits",
 ]

@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
-from leanbayes.data.arrays import data_dir, read_idx
+from leanbayes.data.arrays import read_idx
+from leanbayes.data.named import DataSet, Origin, Remote, with_classes
 from leanbayes.data.source import Source, from_arrays
 from leanbayes.data.splits import divide
 from leanbayes.data.task import Task
-from leanbayes.errors import FileError, InputError
+from leanbayes.errors import InputError
 from leanbayes.likelihood import Categorical
 from leanbayes.models import model_named
 
@@ -18,6 +19,41 @@ __all__ = ["digits", "mnist"]
 
 _KNOWN = 8
 _VALIDATION, _TEST = 150, 993  # of 1443 images of known digits: about 300 are left to learn from
+_CLOTHES = (
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+_FILES = (
+    "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+)  # fmt: skip
+
+
+def _origin(title: str, name: str, page: str, mirror: str, *sums: str) -> Origin:
+    remotes = [Remote(mirror + file, md5, (f"{name}/raw/{file}",)) for file, md5 in zip(_FILES, sums, strict=True)]
+    return Origin(title, page, tuple(remotes))
+
+
+_ORIGINS = {
+    "MNIST": _origin(
+        "MNIST",
+        "MNIST",
+        "http://yann.lecun.com/exdb/mnist",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    "FashionMNIST": _origin(
+        "Fashion-MNIST",
+        "FashionMNIST",
+        "https://github.com/zalandoresearch/fashion-mnist",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+}
 
 
 def digits(seed: int = 0) -> Task:
@@ -55,14 +91,18 @@ def mnist(folder: Path | str | None = None, name: str = "MNIST", seed: int = 0) 
 
     ``folder`` is `data_dir()` by default. Validation is set aside from the training images by ``seed``.
     """
-    raw = (data_dir() if folder is None else Path(folder)) / name / "raw"
-    if not raw.is_dir():
-        raise FileError(f"there is no folder {raw}; put {name}'s idx files there, or set LEANBAYES_DATA")
-    sets = {
-        split: (read_idx(raw / f"{part}-images-idx3-ubyte.gz"), read_idx(raw / f"{part}-labels-idx1-ubyte.gz"))
-        for split, part in (("train", "train"), ("test", "t10k"))
-    }
+    origin = _ORIGINS.get(name) or Origin(name, "where it is published")
+    files = [origin.find(folder, f"{name}/raw/{file}") for file in _FILES]
+    train_x, train_y, test_x, test_y = map(read_idx, files)
+    sets, raw = {"train": (train_x, train_y), "test": (test_x, test_y)}, files[0].parent
     for split, (x, y) in sets.items():
         if x.ndim != 3 or y.shape != (len(x),):
             raise InputError(f"{raw} has {split} images of shape {x.shape} but labels of shape {y.shape}")
-    return from_arrays(raw.parent, sets, "classes", seed=seed)
+    source = from_arrays(raw.parent, sets, "classes", seed=seed)
+    return with_classes(source, _CLOTHES) if name == "FashionMNIST" else source
+
+
+SETS = {
+    "mnist": DataSet(mnist, _ORIGINS["MNIST"]),
+    "fashion-mnist": DataSet(partial(mnist, name="FashionMNIST"), _ORIGINS["FashionMNIST"]),
+}

@@ -22,6 +22,7 @@ _LAYOUTS = (  # images and masks, for each of the names that a set may have
     ("{0}/images", "{0}/masks"),
     ("{0}", "{0}annot"),  # CamVid as SegNet lays it out
     ("ISIC-20*_{1}_Data", "ISIC-20*_{1}_Part1_GroundTruth"),
+    ("ISIC2018_Task1-2_{1}_Input", "ISIC2018_Task1_{1}_GroundTruth"),
     ("ISIC-20*_{1}_v2_Data", "ISIC-20*_{1}_v2_Part1_GroundTruth"),  # its test set
 )
 
