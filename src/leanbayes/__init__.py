@@ -59,13 +59,26 @@ from leanbayes.prior import (
     HorseshoeLaw,
     InverseGaussianLaw,
     LogisticLaw,
+    LogUniformLaw,
     Prior,
     RadialLaw,
     rayleigh,
     wald,
 )
 from leanbayes.storage import about, load, save
-from leanbayes.subspace import Subspace, everything, layers, not_norm, random_k, sensitivity, top_k
+from leanbayes.subspace import (
+    Rewire,
+    Subspace,
+    densify,
+    everything,
+    layers,
+    make_sparse,
+    not_norm,
+    random_k,
+    sensitivity,
+    sparse,
+    top_k,
+)
 from leanbayes.train import Epoch, History, fit, fix_statistics
 
 __version__ = "0.1.0"
@@ -104,6 +117,7 @@ __all__ = [
     "Likelihood",
     "LogGamma",
     "LogNormal",
+    "LogUniformLaw",
     "Logistic",
     "LogisticLaw",
     "MCDropout",
@@ -122,6 +136,7 @@ __all__ = [
     "RadialLaw",
     "Rayleigh",
     "RelativeScale",
+    "Rewire",
     "SelectionError",
     "ShapeMismatch",
     "Subspace",
@@ -136,6 +151,7 @@ __all__ = [
     "anneal",
     "constant",
     "covariance",
+    "densify",
     "elbo",
     "evaluate",
     "everything",
@@ -143,6 +159,7 @@ __all__ = [
     "fix_statistics",
     "layers",
     "load",
+    "make_sparse",
     "moments",
     "not_norm",
     "predict",
@@ -150,6 +167,7 @@ __all__ = [
     "rayleigh",
     "save",
     "sensitivity",
+    "sparse",
     "top_k",
     "wald",
     "warm_up",

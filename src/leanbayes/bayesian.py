@@ -22,7 +22,17 @@ from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.covariance import draw_covariance
 from leanbayes.propagate.moments import draw_moments
 from leanbayes.propagate.stand_in import draw_of
-from leanbayes.subspace import Subspace, Summary, TensorSummary, everything, slots_of
+from leanbayes.subspace import (
+    Subspace,
+    Summary,
+    TensorSummary,
+    dense_name,
+    densify,
+    everything,
+    scatters,
+    slots_of,
+    sparse_state,
+)
 
 __all__ = ["Bayesian"]
 
@@ -85,11 +95,15 @@ class Bayesian(nn.Module):
         self.kl_estimator: Estimator = kl or Exact()
         self.prior: PriorLike = TorchNormal(0.0, 1.0) if prior is None else prior
         selection = (subspace or everything()).select(model)
-        self._priors: dict[str, Prior] = resolve_priors(self.prior, list(selection))
+        named = resolve_priors(self.prior, [dense_name(name) for name in selection])
+        self._priors: dict[str, Prior] = {name: named[dense_name(name)] for name in selection}
         self.coordinates = nn.ModuleDict()
         parameters = dict(model.named_parameters())
         transposed = {module.weight for module in model.modules() if isinstance(module, _ConvTransposeNd)}
+        sparse = scatters(model)
         for name, index in selection.items():
+            if name in sparse and getattr(self.posterior, "per", "weight") != "weight":
+                raise InputError(f'{dense_name(name)!r} is sparse: its filters are not whole; use per="weight"')
             mean = parameters[name].detach()
             start = mean if index is None else mean.flatten().index_select(0, index)
             memory = self._priors[name].remember(start)
@@ -215,14 +229,22 @@ class Bayesian(nn.Module):
         >>> Bayesian(nn.Linear(2, 1)).summary().random
         3
         """
-        own = dict(self.model.named_parameters())
-        random = {name: (own[name] if parts.index is None else parts.index).numel() for name, parts in self.parts()}
-        return Summary(
-            tuple(
-                TensorSummary(slot.name, tuple(slot.parameter.shape), slot.parameter.numel(), random.get(slot.name, 0))
-                for slot in slots_of(self.model)
-            )
-        )
+        random, sparse = {name: weight.count for name, weight in self.weights().items()}, scatters(self.model)
+        rows = []
+        for slot in slots_of(self.model):
+            shape, stored = tuple(slot.parameter.shape), None
+            if slot.name in sparse:
+                shape, stored = sparse[slot.name].shape, slot.parameter.numel()
+            rows.append(TensorSummary(dense_name(slot.name), shape, math.prod(shape), random.get(slot.name, 0), stored))
+        return Summary(tuple(rows))
+
+    def densify(self) -> nn.Module:
+        """A plain copy of the model at the means; weights that are stored sparse are dense in it."""
+        return densify(self.model)
+
+    def sparse_state(self) -> dict[str, Tensor]:
+        """The state of that copy, sparse weights as ``torch.sparse_coo`` tensors of what is stored."""
+        return sparse_state(self.model)
 
     def extra_repr(self) -> str:
         """What is random, and how."""

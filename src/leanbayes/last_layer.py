@@ -15,7 +15,7 @@ from leanbayes.posterior import Normal
 from leanbayes.propagate import PROPAGATIONS, many
 from leanbayes.propagate.moments import MomentTensor, Setting
 from leanbayes.propagate.stand_in import draw_of
-from leanbayes.subspace import last_layer
+from leanbayes.subspace import dense_name, last_layer
 
 __all__ = ["nll_of_last_layer"]
 
@@ -39,7 +39,7 @@ def nll_of_last_layer(
     (as if ``draws`` were infinite), and for classes only logits are drawn. For other families the weights are.
     """
     place = last_layer(bnn.model)
-    own = [name for name in weights if name.rpartition(".")[0] == place]
+    own = [name for name in weights if dense_name(name).rpartition(".")[0] == place]
     if not own:
         raise InputError(
             f"the last layer {place!r} is not random, so it cannot be drawn many times; leave last_layer_samples 1"

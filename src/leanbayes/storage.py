@@ -19,7 +19,9 @@ from leanbayes.kl import Estimator, Exact, MonteCarlo
 from leanbayes.posterior import FAMILIES, Family, GaussianRho, RelativeScale
 from leanbayes.predict import Predictor
 from leanbayes.prior import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
+from leanbayes.subspace import dense_name, scatters
 from leanbayes.subspace.select import Selection, Slot, Subspace, anything
+from leanbayes.subspace.storage import keep_layout, make_dense, sparsify
 
 __all__ = ["FORMAT", "about", "load", "save"]
 
@@ -59,9 +61,11 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | N
     source = Path(path)
     header, tensors = read_tensors(source, "model", FORMAT)
     before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    sparse = set(scatters(model))
     try:
         return _Restoring(source, tensors, model, prior).root(header["root"])
     except BaseException as error:
+        make_dense(model, before, stay=sparse)
         model.load_state_dict(before, strict=False)
         if isinstance(error, KeyError | TypeError | ValueError | IndexError | RuntimeError | AttributeError):
             if isinstance(error, LeanBayesError):
@@ -85,7 +89,7 @@ def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
         return {"type": type(module).__name__, "config": module.config(), "own": list(own), "parts": parts}
     refuse_random_parts(module)
     if not isinstance(module, Bayesian):
-        return {"type": "module", "ties": _keep_state(module, prefix, tensors)}
+        return {"type": "module", "ties": _keep_state(module, prefix, tensors), "sparse": _sparse_shapes(module)}
     for name, random in module.parts():
         for kind in ("rho", "index", "memory"):
             part = getattr(random, kind)
@@ -99,6 +103,7 @@ def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
         "kl": _describe(module.kl_estimator),
         "random": {name: parts.index is None for name, parts in module.parts()},
         "ties": _keep_state(module.model, prefix, tensors),
+        "sparse": _sparse_shapes(module.model),
     }
 
 
@@ -120,7 +125,7 @@ class _Restoring:
         if data["type"] == "Bayesian":
             return self._bayesian(data, prefix)
         if data["type"] == "module":
-            return self._module(data["ties"], prefix)
+            return self._module(data, prefix)
         cls = PREDICTORS[data["type"]]
         parts = {name: self.node(part, f"{prefix}{name}/") for name, part in data["parts"].items()}
         predictor = cls.rebuild(parts, **data["config"])
@@ -129,12 +134,35 @@ class _Restoring:
             predictor.register_buffer(name, self.tensors[f"{prefix}own.{name}"].to(like.device))
         return predictor
 
-    def _module(self, ties: dict[str, str], prefix: str) -> nn.Module:
-        module = self.instances.pop(0)
+    def _module(self, data: dict[str, Any], prefix: str) -> nn.Module:
+        module, ties = self.instances.pop(0), data["ties"]
+        self._make_sparse(module, data.get("sparse", {}), prefix)
         own = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(f"{prefix}model.")}
         _check_model(self.source, ties, own, module)
         module.load_state_dict({name: own["model." + ties.get(name, name)] for name in module.state_dict()})
         return module
+
+    def _make_sparse(self, module: nn.Module, shapes: dict[str, list[int]], prefix: str) -> None:
+        """Give a dense model the sparse weights that the file has."""
+        known, layers = scatters(module), dict(module.named_modules())
+        for name, shape in shapes.items():
+            layer: Any = layers.get(dense_name(name).rpartition(".")[0])
+            weight = getattr(layer, "weight", None)
+            if not isinstance(weight, Tensor):
+                continue  # the comparison of the tensors tells the rest
+            if list(weight.shape) != shape:
+                raise WrongModel(
+                    f"{self.source} holds another architecture: {dense_name(name)!r} has shape {tuple(shape)} in the "
+                    f"file and {tuple(weight.shape)} in the model"
+                )
+            index = self.tensors[f"{prefix}model.{name.removesuffix('original')}0.index"]
+            inside = index.dim() == 1 and len(index) and int(index[0]) >= 0 and int(index[-1]) < weight.numel()
+            if not inside or bool((index.diff() <= 0).any()):
+                raise ValueError(f"positions outside of {dense_name(name)!r}, or not in order")
+            if name not in known:
+                sparsify(layer, index.to(weight.device))
+        if shapes:
+            keep_layout(module)
 
     def _bayesian(self, data: dict[str, Any], prefix: str) -> Bayesian:
         if data["prior"] is None and self.prior is None:
@@ -143,7 +171,7 @@ class _Restoring:
             )
         estimator: Estimator = _restore_part(data["kl"])
         family: Family = _restore_part(data["posterior"])
-        model = self._module(data["ties"], prefix)
+        model = self._module(data, prefix)
         selection = {
             name: None if whole else self.tensors[f"{prefix}index.{name}"] for name, whole in data["random"].items()
         }
@@ -165,6 +193,10 @@ class _Restoring:
                         raise ValueError(f"{kind} of {name!r} has shape {tuple(kept.shape)}, not {tuple(own.shape)}")
                     own.copy_(kept)
         return bnn
+
+
+def _sparse_shapes(module: nn.Module) -> dict[str, list[int]]:
+    return {name: list(scatter.shape) for name, scatter in scatters(module).items()}
 
 
 def _leaves(data: dict[str, Any]) -> int:

@@ -23,6 +23,9 @@ SPECS = {
     "layers": lb.Bayesian,
     "vdp": lb.Bayesian,
     "radial": lb.Bayesian,
+    "ssvi:density=0.4": lb.Bayesian,
+    "rigl:density=0.4": nn.Sequential,
+    "variational_dropout:kl_end=0.1": lb.Bayesian,
     "vdp:likelihood=moment,per=filter": lb.Bayesian,
     "vi:predict=moments": lb.Bayesian,
     "partial:rate=0.1,predict=moments": lb.Bayesian,
@@ -175,7 +178,7 @@ def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
 
 
 def test_names_and_options() -> None:
-    names = "deterministic ensemble dropout vi radial vdp partial layers swag laplace temperature"
+    names = "deterministic ensemble dropout vi radial vdp partial layers swag laplace temperature ssvi rigl variational_dropout"
     assert set(names.split()) == set(RECIPES)
     recipe = parse("partial:rate=0.02,propagate=local")
     assert (recipe.rate, recipe.propagate) == (0.02, "local")

@@ -20,7 +20,9 @@ from leanbayes.calls import Inputs, batch_size
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.likelihood import Likelihood
 from leanbayes.objective import elbo
+from leanbayes.ops.sparse_products import counting
 from leanbayes.predict import Predictor, outputs_of
+from leanbayes.subspace import Scatter
 from leanbayes.train.norms import fix_statistics
 
 __all__ = [
@@ -127,7 +129,8 @@ def count_parameters(model: nn.Module) -> Parameters:
 def count_flops(function: Callable[[], object]) -> int:
     """Floating-point operations in ``function``, by torch's `FlopCounterMode`: two for each multiply and add.
 
-    Only products are counted (matrix products, convolutions, attention), not activations, norms, losses or noise.
+    Only products are counted (matrix products, convolutions, attention), not activations, norms, losses or noise; of
+    sparse weights, where kernels for them run, only those by stored entries.
     What torch miscounts or leaves out is put right: gradients of grouped convolutions, and on the CPU attention and
     recurrent layers. `nn.Bilinear`, and recurrent layers on CUDA, are not counted.
 
@@ -139,11 +142,11 @@ def count_flops(function: Callable[[], object]) -> int:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # fused layers of torch's transformers have no formula
     try:
-        with counter:
+        with counter, counting() as sparse:
             function()
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    return int(counter.get_total_flops())
+    return int(counter.get_total_flops()) + sum(sparse)
 
 
 def forward_flops(model: nn.Module, x: Inputs, *, draws: int | None = None) -> int:
@@ -376,7 +379,8 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield from (("scales" if random else "means", tensor) for tensor in own.values() if tensor is not None)
         for name, tensor in buffers.items():
             if tensor is not None:
-                yield "positions" if random and name == "index" else "buffers", tensor
+                positions = name == "index" and (random or isinstance(module, Scatter))
+                yield "positions" if positions else "buffers", tensor
 
 
 def _device(model: nn.Module) -> torch.device:

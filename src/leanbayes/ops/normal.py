@@ -13,11 +13,38 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["draw", "fill", "means", "pull_back", "scale", "shift", "threads"]
+__all__ = [
+    "draw",
+    "fill",
+    "has_kernel",
+    "in_memory_order",
+    "means",
+    "pull_back",
+    "scale",
+    "seed_of",
+    "shift",
+    "spread",
+    "threads",
+]
 
+_LARGE = 2**17  # numbers from which a kernel is worth its call
 _PIECE = 2**17  # numbers that a thread takes at a time, a multiple of the kernels' block; no result depends on it
+
+
+def seed_of(generator: torch.Generator | None) -> int:
+    """A seed for the kernels, drawn from torch's own random state."""
+    return int(torch.randint(2**63 - 1, (), generator=generator))
+
+
+def has_kernel(tensor: Tensor, size: int) -> bool:
+    """Whether it is large, plain, float32 and in main memory, and nothing traces or transforms this call."""
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or size < _LARGE:
+        return False
+    if type(tensor) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None
 
 
 def fill(out: Tensor, seed: int) -> Tensor:
@@ -38,6 +65,14 @@ def scale(values: Tensor, seed: int) -> Tensor:
     out = torch.empty_like(values)
     _run("scale", seed, [out, values])
     return out
+
+
+def spread(mean: Tensor, variance: Tensor, seed: int, slope: bool = True) -> tuple[Tensor, Tensor]:
+    """μ + √v·ξ and, if it is wanted, its slope ξ/2√v; all in the same order in memory."""
+    out = torch.empty_like(mean)
+    slopes = torch.empty_like(mean) if slope else out.new_empty(0)
+    _run("spread", seed, [out, slopes, mean, variance])
+    return out, slopes
 
 
 def draw(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
@@ -63,12 +98,24 @@ def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, rho: Tensor, seed
     return of_mean, of_rho
 
 
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """The same numbers with the axis of the largest stride first: consecutive if the tensor has no gaps.
+
+    >>> in_memory_order(torch.zeros(4, 3, 2).permute(2, 0, 1)).shape
+    torch.Size([4, 3, 2])
+    """
+    if tensor.is_contiguous():
+        return tensor
+    strides = tensor.stride()
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
+
+
 def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
     """Call a kernel on pieces of the tensors, in threads; each piece has its own row, if there are rows."""
     from leanbayes.ops import normal_kernels  # numba takes half a second, which small models need not wait for
 
     kernel = getattr(normal_kernels, name)
-    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors]
+    arrays = [np.asarray(in_memory_order(tensor.detach())).reshape(-1) for tensor in tensors]
 
     def piece(number: int) -> None:
         start = number * _PIECE

@@ -12,7 +12,7 @@ from numba import njit
 from numpy import float32 as f
 from numpy import int32, uint32, uint64
 
-__all__ = ["STEP", "draw", "fill", "means", "pull_back", "scale", "shift"]
+__all__ = ["STEP", "draw", "fill", "means", "pull_back", "scale", "shift", "spread"]
 
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, between two counters
 _STEP, _FIRST, _SECOND = uint64(STEP), uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB)
@@ -88,6 +88,23 @@ def scale(first: Any, out: Any, values: Any) -> None:
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
         for i in range(min(_BLOCK, out.size - block)):
             out[block + i] = values[block + i] * noise[i]
+
+
+@_kernel
+def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
+    """μ + √v·ξ and its slope ξ/2√v, which is 0 where v is; a variance that was rounded below zero counts as zero."""
+    noise, root = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    for block in range(0, out.size, _BLOCK):
+        size = min(_BLOCK, out.size - block)
+        _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
+        means, variances = mean[block : block + size], variance[block : block + size]
+        for i in range(size):
+            root[i] = np.sqrt(max(variances[i], f(0)))
+        results, slopes = out[block : block + size], slope[block : block + size]
+        for i in range(size):
+            results[i] = means[i] + root[i] * noise[i]
+        for i in range(slopes.size):
+            slopes[i] = f(0.5) * noise[i] / root[i] if root[i] > f(0) else f(0)
 
 
 @_kernel

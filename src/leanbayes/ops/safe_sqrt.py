@@ -4,6 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from leanbayes.ops.normal import has_kernel, in_memory_order, seed_of, spread
 
 __all__ = ["SafeSqrt", "draw_normal"]
 
@@ -31,7 +34,38 @@ class SafeSqrt(torch.autograd.Function):
 
 
 def draw_normal(mean: Tensor, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Independent numbers of these means and variances; gradients reach both."""
+    """Independent numbers of these means and variances; gradients reach both.
+
+    Large ones on the CPU are drawn in one sweep over memory, in its order, and can be differentiated once.
+    """
+    if _have_kernel(mean, variance):
+        drawn: Tensor = _Spread.apply(mean, variance, seed_of(generator))
+        return drawn
     noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
     root: Tensor = SafeSqrt.apply(variance)
     return mean + root * noise
+
+
+class _Spread(torch.autograd.Function):
+    """μ + √v·ξ. The slope is kept in place of the variance."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor, seed: int) -> Tensor:
+        """One sweep."""
+        drawn, slope = spread(mean, variance, seed, slope=ctx.needs_input_grad[1])
+        ctx.save_for_backward(slope)
+        return drawn
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        """g and g·ξ/2√v."""
+        return gradient, ctx.saved_tensors[0] * gradient if ctx.needs_input_grad[1] else None, None
+
+
+def _have_kernel(mean: Tensor, variance: Tensor) -> bool:
+    """Whether both lie in memory in one order and without gaps."""
+    if not (has_kernel(mean, mean.numel()) and has_kernel(variance, mean.numel())):
+        return False
+    alike = mean.shape == variance.shape and mean.stride() == variance.stride()
+    return alike and in_memory_order(mean).is_contiguous()

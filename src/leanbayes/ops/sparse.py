@@ -7,7 +7,9 @@ The sums run over memory with the batch innermost. The results have the usual sh
 elementwise operations keep: a chain of layers changes its layout only at the two ends (`batch_innermost`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from math import prod
 
@@ -20,9 +22,11 @@ from leanbayes.ops.sparse_choice import DENSE, KERNELS, Kernels, choose
 from leanbayes.ops.sparse_plan import Axis, Geometry
 from leanbayes.ops.sparse_products import SparseProduct, innermost
 
-__all__ = ["batch_innermost", "conv", "conv_moments", "kernels_for", "linear", "linear_moments"]
+__all__ = ["batch_innermost", "conv", "conv_moments", "kernels_for", "linear", "linear_moments", "watch", "watching"]
 
 Sizes = int | tuple[int, ...]
+Watcher = Callable[[], Callable[[Tensor], None]]
+_WATCHED: ContextVar[Mapping[int, Watcher]] = ContextVar("watched", default={})  # noqa: B039 - never changed
 _DENSE_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
@@ -109,6 +113,28 @@ def conv_moments(
     return result[0], result[1]
 
 
+@contextmanager
+def watching(watchers: Mapping[int, Watcher]) -> Iterator[None]:
+    """While products are computed inside, their weights are watched.
+
+    ``watchers`` has a function for the ``id`` of an index. It is called at each product, and what it returns is called
+    in the backward pass with the gradient of the whole dense weight, zeros too, which exists for that time only.
+    """
+    token = _WATCHED.set(watchers)
+    try:
+        yield
+    finally:
+        _WATCHED.reset(token)
+
+
+def watch(index: Tensor, result: Tensor, gradient: Callable[[Tensor], Tensor]) -> None:
+    """Tell who watches this index, in the backward pass, what ``gradient`` makes of the gradient of ``result``."""
+    watcher = _WATCHED.get().get(id(index))
+    if watcher is not None and result.requires_grad:
+        tell = watcher()
+        result.register_hook(lambda g: tell(gradient(g)))
+
+
 def kernels_for(
     x: Tensor,
     index: Tensor,
@@ -134,6 +160,7 @@ def kernels_for(
 def _linear(
     x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor | None, kernel: str
 ) -> tuple[Tensor, ...]:
+    x = _cast(x, mean)
     _check(x, index, shape, mean, variance)
     if len(shape) != 2 or x.dim() == 0 or x.shape[-1] != shape[1]:
         raise ShapeMismatch(f"a linear map by a weight of shape {tuple(shape)} cannot take {tuple(x.shape)}")
@@ -147,6 +174,7 @@ def _linear(
     else:
         sums = SparseProduct.apply(innermost(flat), mean, variance, index, geometry, kernels)
         results = [y.squeeze(1).t() for y in sums]
+    watch(index, results[0], lambda g: g.t().to(flat.dtype) @ flat.detach())
     return tuple(y.reshape(*x.shape[:-1], shape[0]) for y in results)
 
 
@@ -162,6 +190,7 @@ def _conv(
     groups: int,
     kernel: str,
 ) -> tuple[Tensor, ...]:
+    x = _cast(x, mean)
     _check(x, index, shape, mean, variance)
     geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
     rank = len(shape) - 2
@@ -175,6 +204,7 @@ def _conv(
     else:
         sums = SparseProduct.apply(innermost(batch), mean, variance, index, geometry, kernels)
         results = [y.view(shape[0], *geometry.positions[3 - rank :], len(batch)).movedim(-1, 0) for y in sums]
+    watch(index, results[0], lambda g: _dense_gradient(batch.detach(), g.to(batch.dtype), shape, geometry))
     return tuple(results if x.dim() == rank + 2 else [y.squeeze(0) for y in results])
 
 
@@ -190,6 +220,23 @@ def _kernels(kernel: str, x: Tensor, non_zeros: int, geometry: Geometry, moments
 
 def _dense(values: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
     return values.new_zeros(prod(shape)).index_copy(0, index.long(), values).view(shape)
+
+
+def _dense_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+    rank = len(shape) - 2
+    axes = geometry.axes[3 - rank :]
+    padded = F.pad(x, [size for axis in reversed(axes) for size in (axis.before, axis.after)])
+    steps, gaps, none = [axis.stride for axis in axes], [axis.dilation for axis in axes], [0] * rank
+    like = x.new_empty(1).expand(shape)
+    found: Tensor = torch.ops.aten.convolution_backward(
+        g, padded, like, None, steps, none, gaps, False, none, geometry.groups, [False, True, False]
+    )[1]
+    return found
+
+
+def _cast(x: Tensor, mean: Tensor) -> Tensor:
+    """Under autocast an input comes in the precision of the layer before."""
+    return x.to(mean.dtype) if torch.is_autocast_enabled(x.device.type) else x
 
 
 def _check(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor | None) -> None:

@@ -1,8 +1,9 @@
 """The products of `leanbayes.ops.sparse` as one differentiable function over activations with the batch innermost."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any
@@ -12,14 +13,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _disable_current_modes
 
 from leanbayes.ops.sparse_choice import VECTOR, Kernels
 from leanbayes.ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
 
-__all__ = ["SparseProduct", "innermost"]
+__all__ = ["SparseProduct", "counting", "innermost"]
 
 _SMALL = 2**19  # products that are done before a second thread has begun
 _PIECES = 4  # for each thread, so that none waits long for another
+
+
+_COUNTS: list[list[int]] = []
+
+
+@contextmanager
+def counting() -> Iterator[list[int]]:
+    """Collect the floating-point operations of the products inside: two for each multiply and add."""
+    _COUNTS.append([])
+    try:
+        yield _COUNTS[-1]
+    finally:
+        _COUNTS.pop()
+
+
+@contextmanager
+def _counted(flops: int) -> Iterator[None]:
+    """Count this many, and hide the inside from torch's own counter, which takes a sparse matrix for a dense one."""
+    if not _COUNTS:
+        yield
+        return
+    for counts in _COUNTS:
+        counts.append(flops)
+    with _disable_current_modes():
+        yield
 
 
 def innermost(x: Tensor) -> Tensor:
@@ -46,6 +73,14 @@ class SparseProduct(torch.autograd.Function):
         """One or two tensors of shape (outputs, positions, batch)."""
         ctx.save_for_backward(x, mean, variance, index)
         ctx.geometry, ctx.kernels = geometry, kernels
+        ctx.flops = 2 * len(index) * prod(geometry.positions) * x.shape[-1] * (1 if variance is None else 2)
+        with _counted(ctx.flops):
+            return SparseProduct._product(x, mean, variance, index, geometry, kernels)
+
+    @staticmethod
+    def _product(
+        x: Tensor, mean: Tensor, variance: Tensor | None, index: Tensor, geometry: Geometry, kernels: Kernels
+    ) -> tuple[Tensor, ...]:
         if kernels.forward == "csr":
             csr, flat = csr_of(index, geometry).forward, x.view(geometry.inputs, -1)
             results = [_matrix(csr, mean) @ flat]
@@ -64,9 +99,11 @@ class SparseProduct(torch.autograd.Function):
         q = rest[0] if rest else None
         of_input, of_mean, of_variance = None, None, None
         if ctx.needs_input_grad[0]:
-            of_input = _input_gradient(ctx.kernels.input, x, mean, variance, index, ctx.geometry, g, q)
+            with _counted(ctx.flops):
+                of_input = _input_gradient(ctx.kernels.input, x, mean, variance, index, ctx.geometry, g, q)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            of_mean, of_variance = _value_gradients(ctx.kernels.values, x, index, ctx.geometry, g, q)
+            with _counted(ctx.flops):
+                of_mean, of_variance = _value_gradients(ctx.kernels.values, x, index, ctx.geometry, g, q)
         return of_input, of_mean, of_variance, None, None, None
 
 

@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from leanbayes.ops.normal import draw, fill, means, pull_back, scale, shift
+from leanbayes.ops.normal import draw, fill, has_kernel, means, pull_back, scale, seed_of, shift
 
 __all__ = ["means_of_normals", "normal_and_sums", "shifted_normal", "standard_normal"]
-
-_LARGE = 2**17  # numbers from which a kernel is worth its call
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -21,16 +19,16 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     >>> standard_normal((2, 3), torch.zeros(1), torch.Generator().manual_seed(0)).shape
     torch.Size([2, 3])
     """
-    if _has_kernel(like, math.prod(shape)):
-        return fill(torch.empty(shape), _seed(generator))
+    if has_kernel(like, math.prod(shape)):
+        return fill(torch.empty(shape), seed_of(generator))
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def means_of_normals(draws: int, like: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
     """Means of ξ and ξ² over ``draws`` draws, shaped as ``like``, in one sweep; None where no kernel does it."""
-    if draws <= 3 or not _has_kernel(like, like.numel()):
+    if draws <= 3 or not has_kernel(like, like.numel()):
         return None
-    return means(like.shape, draws, _seed(generator))
+    return means(like.shape, draws, seed_of(generator))
 
 
 def shifted_normal(
@@ -40,8 +38,8 @@ def shifted_normal(
     if not _all_have_kernels(mean, spread, *([] if out is None else [out])):
         return torch.addcmul(mean, spread, standard_normal(spread.shape, spread, generator), out=out)
     if out is not None:
-        return shift(mean, spread, _seed(generator), out)
-    drawn: Tensor = _Shifted.apply(mean, spread, _seed(generator))
+        return shift(mean, spread, seed_of(generator), out)
+    drawn: Tensor = _Shifted.apply(mean, spread, seed_of(generator))
     return drawn
 
 
@@ -52,7 +50,7 @@ def normal_and_sums(mean: Tensor, rho: Tensor, generator: torch.Generator | None
     """
     if not _all_have_kernels(mean, rho):
         return None
-    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, _seed(generator))
+    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, seed_of(generator))
     return found
 
 
@@ -121,18 +119,5 @@ class _Scaled(torch.autograd.Function):
         return _Scaled.apply(gradient, ctx.seed), None
 
 
-def _seed(generator: torch.Generator | None) -> int:
-    return int(torch.randint(2**63 - 1, (), generator=generator))
-
-
 def _all_have_kernels(*tensors: Tensor) -> bool:
-    return all(_has_kernel(tensor, tensor.numel()) and tensor.is_contiguous() for tensor in tensors)
-
-
-def _has_kernel(tensor: Tensor, size: int) -> bool:
-    """Whether it is large, plain, float32 and in main memory, and nothing traces or transforms this call."""
-    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or size < _LARGE:
-        return False
-    if type(tensor) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is None
+    return all(has_kernel(tensor, tensor.numel()) and tensor.is_contiguous() for tensor in tensors)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from leanbayes.ops.sparse_tensor import SparseTensor
 from leanbayes.posterior.family import Family
 
 __all__ = ["RandomWeight"]
@@ -55,7 +56,18 @@ class RandomWeight:
     @cached_property
     def random_mean(self) -> Tensor:
         """μ of the random coordinates alone, shaped as ``spread``."""
+        if isinstance(self.mean, SparseTensor) and self.index is self.mean.places:
+            return self.mean.stored
         return self.mean if self.index is None else self.mean.flatten().index_select(0, self.index)
+
+    def scattered(self, index: Tensor, shape: tuple[int, ...], *, dense: bool = False) -> "RandomWeight":
+        """The weight of this shape of which this one is what is stored, at the flat positions ``index``.
+
+        Its mean is a `SparseTensor`, or a dense one for operations that must have that.
+        """
+        made = SparseTensor.of(self.mean, index, shape)
+        places = index if self.index is None else index.index_select(0, self.index)
+        return RandomWeight(self.name, made.dense() if dense else made, places, self.spread, self.family)
 
     def noise(self, generator: torch.Generator | None = None, samples: int | None = None) -> Tensor:
         """Fresh ξ for the random coordinates."""

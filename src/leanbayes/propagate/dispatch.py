@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from leanbayes.errors import MissingRule
+from leanbayes.ops.questions import QUESTIONS
+from leanbayes.ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.registry import Registry
-from leanbayes.propagate.stand_in import QUESTIONS
 
 __all__ = ["Memory", "apply_rule", "missing", "refuse_kernel"]
 
@@ -38,7 +39,7 @@ def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
     ``kind`` is a class of tensors with an ``expected``, a ``setting``, a ``memory`` and its ``version``, and a method
     ``overwrite``.
     """
-    kwargs = kwargs or {}
+    args, kwargs = tree_map(_dense_of, (args, kwargs or {}))
     if func in _ANSWERED_BY_THE_MEAN:
         args, kwargs = tree_map(lambda value: value.expected if isinstance(value, kind) else value, (args, kwargs))
         return func(*args, **kwargs)
@@ -66,6 +67,10 @@ def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
         args[0].overwrite(result)
         return args[0]
     return result
+
+
+def _dense_of(value: Any) -> Any:
+    return value.dense() if isinstance(value, SparseTensor) else value
 
 
 def refuse_kernel(kind: Any, func: Any, args: Any, kwargs: Any) -> NoReturn:

@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes.ops import sparse
 from leanbayes.ops.safe_sqrt import SafeSqrt, draw_normal
+from leanbayes.ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate.linear_ops import (
     LINEAR_OPS,
@@ -39,20 +41,42 @@ def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """y ~ N(op(x, μ, μ_b), op(x², σ², σ_b²)), or with the noise that the family has for outputs."""
     x = plain_input(input)
-    mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
     w, b = weight_of(weight), weight_of(bias)
+    both = _both_sparse(operation, x, w, mean_of(bias), *args, **kwargs)
+    mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs) if both is None else both[0]
     if w is None and b is None:  # only the input was random, and is a draw by now
         return mean
     axis = channel_axis(operation, mean)
     if b is not None and (w is None or b.family.joint):  # a joint family has a radius for each tensor
-        variance = along_channels(operation, b.variance(), mean).expand_as(mean)
-        mean, b, bias = _draw(mean, variance, axis, bias), None, None
+        spread = along_channels(operation, b.variance(), mean).expand_as(mean)
+        mean, b, bias = _draw(mean, spread, axis, bias), None, None
     if w is None:
         return mean
+    if both is not None:
+        variance = both[1] if b is None else both[1] + along_channels(operation, b.variance(), mean)
+        return _draw(mean, variance, axis, weight, bias)
     shared, of_bias = w.shared_variance(), None if b is None else b.variance()
     stored = w.variance() if shared is None else shared
     variance = variance_through(operation, x.square(), stored, w.mean.shape, of_bias, *args, **kwargs)
     return _draw(mean, variance, axis, weight, bias)
+
+
+def _both_sparse(
+    operation: Operation, x: Tensor, w: RandomWeight | None, bias: Any, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor] | None:
+    """Mean and variance over the stored entries of a sparse weight; one sweep where all of them are random."""
+    if w is None or not isinstance(w.mean, SparseTensor) or operation not in SPARSE_OPS:
+        return None
+    shape, values, variance = tuple(w.mean.shape), w.mean.stored, w.random_variance()
+    assert w.index is not None
+    if w.index is w.mean.places:
+        both = sparse.linear_moments if operation is F.linear else sparse.conv_moments
+        mean, spread = both(x, w.index, shape, values, variance, *args, **kwargs)
+    else:
+        one = sparse.linear if operation is F.linear else sparse.conv
+        mean = one(x, w.mean.places, shape, values, *args, **kwargs)
+        spread = one(x.square(), w.index, shape, variance, *args, **kwargs)
+    return mean if bias is None else mean + along_channels(operation, bias, mean), spread
 
 
 @RULES.rule(F.bilinear, exact=True, assumes="as for linear")

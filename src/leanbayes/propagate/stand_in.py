@@ -6,37 +6,37 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from leanbayes.ops.questions import QUESTIONS
+from leanbayes.ops.sparse_tensor import SparseTensor
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate.registry import Registry
 
-__all__ = ["QUESTIONS", "StandIn", "draw_of", "make_stand_in"]
-
-# What only asks about the tensor is answered by the mean: no draw is needed for a shape.
-_PROPERTIES = "shape dtype device ndim layout requires_grad grad_fn is_leaf itemsize nbytes"
-_KINDS = "is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_mkldnn is_quantized is_nested"
-_METHODS = (
-    "size dim numel nelement ndimension stride is_floating_point is_complex is_contiguous element_size get_device"
-)
-QUESTIONS = {
-    *(getattr(Tensor, name).__get__ for name in f"{_PROPERTIES} {_KINDS}".split()),
-    *(getattr(Tensor, name) for name in f"{_METHODS} data_ptr __len__ __hash__".split()),
-    *(torch.is_floating_point, torch.is_complex, torch.numel),
-}
+__all__ = ["StandIn", "draw_of", "make_stand_in"]
 
 
 class StandIn(Tensor):
     """Looks like the mean of a `RandomWeight`, and behaves as the rules of one propagation say.
 
-    An operation without a rule gets one weight draw, the same for the whole pass: a correct draw, only noisier.
+    What only asks for a shape or a type is answered by the mean. An operation without a rule gets one weight draw, the
+    same for the whole pass: a correct draw, only noisier.
     """
 
     weight: RandomWeight
     rules: Registry
     generator: torch.Generator | None
     held: Tensor | None
+    source: "StandIn | None"
+
+    def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "StandIn":
+        """A stand-in for the weight whose stored entries this one stands for, with the same noise."""
+        made = make_stand_in(self.weight.scattered(index, shape), self.rules, self.generator)
+        made.source = self
+        return made
 
     def noise(self) -> Tensor:
         """The noise of this pass, drawn when first asked for and then kept."""
+        if self.source is not None:
+            return self.source.noise()
         if self.held is None:
             self.held = self.weight.noise(self.generator)
         return self.held
@@ -62,8 +62,11 @@ class StandIn(Tensor):
 
 def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Generator | None) -> StandIn:
     """A stand-in for ``weight`` under ``rules``."""
-    stand_in: StandIn = torch.Tensor._make_subclass(StandIn, weight.mean.detach(), weight.mean.requires_grad)
-    stand_in.weight, stand_in.rules, stand_in.generator, stand_in.held = weight, rules, generator, None
+    mean = weight.mean
+    like = mean.stored.new_zeros(()).expand(mean.shape) if isinstance(mean, SparseTensor) else mean.detach()
+    stand_in: StandIn = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
+    stand_in.weight, stand_in.rules, stand_in.generator = weight, rules, generator
+    stand_in.held = stand_in.source = None
     return stand_in
 
 

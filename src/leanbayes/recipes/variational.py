@@ -14,13 +14,13 @@ from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Estimator, Exact
 from leanbayes.likelihood import Likelihood
 from leanbayes.moments import moments
-from leanbayes.objective import anneal
+from leanbayes.objective import Schedule, anneal
 from leanbayes.posterior import Family, Normal
 from leanbayes.predict import in_eval
 from leanbayes.prior import CentredPrior, FittedPrior, PriorLike
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.recipes.base import Recipe, Run, option
-from leanbayes.subspace import Subspace
+from leanbayes.subspace import Rewire, Subspace
 
 __all__ = ["Variational"]
 
@@ -42,8 +42,7 @@ class Variational(Recipe):
     predict: str | None = option(None, "another propagation for predictions: moments needs one pass and no draws")
 
     def __post_init__(self) -> None:
-        if self.prior not in PRIORS:
-            raise UnknownName.of("prior", self.prior, PRIORS)
+        self.prior_law()
         for propagation in filter(None, (self.propagate, self.predict)):
             if propagation not in PROPAGATIONS:
                 raise UnknownName.of("propagation", propagation, PROPAGATIONS)
@@ -53,6 +52,12 @@ class Variational(Recipe):
     @abstractmethod
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
         """Which weights are random."""
+
+    def prior_law(self) -> PriorLike:
+        """What is believed before."""
+        if self.prior not in PRIORS:
+            raise UnknownName.of("prior", self.prior, PRIORS)
+        return PRIORS[self.prior]
 
     def posterior(self) -> Family:
         """How they are distributed at the start."""
@@ -66,6 +71,18 @@ class Variational(Recipe):
         """What scores the targets in training."""
         return task.likelihood
 
+    def kl_schedule(self) -> Schedule:
+        """How the weight of the KL runs."""
+        return anneal(self.kl_start, self.kl_end)
+
+    def rewiring(self, steps: int) -> Rewire | None:  # noqa: ARG002
+        """How sparse weights move in so many steps; None where there are none."""
+        return None
+
+    def finished(self, bnn: Bayesian) -> Bayesian:
+        """What is made of the trained network."""
+        return bnn
+
     def train(self, task: Task, run: Run) -> nn.Module:
         """A plain start, the choice of weights, and the rest of the epochs on the ELBO."""
         first, rest = run.share(self.pretrain)
@@ -76,7 +93,7 @@ class Variational(Recipe):
             model,
             subspace=subspace,
             posterior=self.posterior(),
-            prior=PRIORS[self.prior],
+            prior=self.prior_law(),
             propagate=self.propagate,
             kl=self.estimator(),
         )
@@ -84,8 +101,15 @@ class Variational(Recipe):
             x, _ = split_batch(next(iter(run.loader(task.validation))))
             with in_eval(bnn), torch.no_grad():
                 moments(bnn, x)
-        weight, likelihood = anneal(self.kl_start, self.kl_end), self.likelihood_of(task)
-        options = {"kl_weight": weight, "scale_lr": self.scale_lr, "samples": self.draws, "likelihood": likelihood}
+        options = {
+            "kl_weight": self.kl_schedule(),
+            "scale_lr": self.scale_lr,
+            "samples": self.draws,
+            "likelihood": self.likelihood_of(task),
+            "rewire": self.rewiring(rest * len(run.loader(task.train))),
+        }
+        if not first and self.propagate == "local":  # no statistics to hold yet, and noise that differs within a batch
+            options["hold_statistics"] = False
         run.fit(bnn, task, self.name, rest, **options)
         bnn.propagate = self.predict or self.propagate
-        return bnn
+        return self.finished(bnn)

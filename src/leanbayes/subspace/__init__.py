@@ -1,5 +1,7 @@
-"""WHICH coordinates are random: everything, layers, the most sensitive, or a random draw of them."""
+"""WHICH coordinates are random: everything, layers, the most sensitive, a random draw; and which are there at all."""
 
+from leanbayes.subspace.removal import REMOVAL, overlap, removal_scores
+from leanbayes.subspace.rewire import Move, Rewire, plan_move
 from leanbayes.subspace.select import (
     Slot,
     Subspace,
@@ -12,19 +14,34 @@ from leanbayes.subspace.select import (
     top_k,
 )
 from leanbayes.subspace.sensitivity import sensitivity
+from leanbayes.subspace.sparse import make_sparse, sparse
+from leanbayes.subspace.storage import Scatter, dense_name, densify, scatters, sparse_state
 from leanbayes.subspace.summary import Summary, TensorSummary
 
 __all__ = [
+    "REMOVAL",
+    "Move",
+    "Rewire",
+    "Scatter",
     "Slot",
     "Subspace",
     "Summary",
     "TensorSummary",
+    "dense_name",
+    "densify",
     "everything",
     "last_layer",
     "layers",
+    "make_sparse",
     "not_norm",
+    "overlap",
+    "plan_move",
     "random_k",
+    "removal_scores",
+    "scatters",
     "sensitivity",
     "slots_of",
+    "sparse",
+    "sparse_state",
     "top_k",
 ]

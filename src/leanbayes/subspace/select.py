@@ -8,8 +8,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from leanbayes.errors import InputError, NonFinite, SelectionError, UnknownName
+from leanbayes.subspace.storage import dense_name
 
 __all__ = [
     "Selection",
@@ -18,6 +20,7 @@ __all__ = [
     "everything",
     "last_layer",
     "layers",
+    "matches",
     "not_norm",
     "random_k",
     "slots_of",
@@ -150,14 +153,15 @@ class Layers(Subspace):
 
     def choose(self, pool: list[Slot]) -> Selection:
         """Whole tensors by name; a pattern without a match is an error."""
-        names = [slot.name for slot in pool]
+        names = [dense_name(slot.name) for slot in pool]
         for pattern in self.patterns:
-            if not any(_matches(name, pattern) for name in names):
+            if not any(matches(name, pattern) for name in names):
                 raise SelectionError(
                     f"{self.patterns}: {pattern!r} matched none of {len(names)} trainable parameters; "
                     f"the first are {names[:3]}"
                 )
-        return {slot.name: slot.whole for slot in pool if any(_matches(slot.name, p) for p in self.patterns)}
+        chosen = [slot for slot in pool if any(matches(dense_name(slot.name), p) for p in self.patterns)]
+        return {slot.name: slot.whole for slot in chosen}
 
 
 @dataclass(frozen=True)
@@ -315,7 +319,8 @@ def random_k(
     return RandomK(rate, k, scope, eligible, seed)
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
+    """Whether a glob fits a parameter's name, or that of a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
@@ -362,6 +367,7 @@ def last_layer(model: nn.Module) -> str:
         name
         for name, module in model.named_modules()
         if any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
+        or parametrize.is_parametrized(module, "weight")
     ]
     if not names or not names[-1]:
         raise InputError("the model has no inner layer with a weight matrix; name the random parts with globs=")

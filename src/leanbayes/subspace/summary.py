@@ -14,6 +14,7 @@ class TensorSummary:
     shape: tuple[int, ...]
     size: int
     random: int
+    stored: int | None = None  # of a sparse tensor; None where all of it is
 
     @property
     def sparsity(self) -> float:
@@ -47,6 +48,16 @@ class Summary:
         """Random coordinates in all: as many scales are trained."""
         return sum(tensor.random for tensor in self.tensors)
 
+    @property
+    def stored(self) -> int:
+        """Coordinates that take memory: all but the zeros of sparse tensors."""
+        return sum(tensor.size if tensor.stored is None else tensor.stored for tensor in self.tensors)
+
+    @property
+    def density(self) -> float:
+        """The share of all coordinates that is stored."""
+        return self.stored / max(self.size, 1)
+
     def __str__(self) -> str:
         shapes = ["x".join(map(str, tensor.shape)) for tensor in self.tensors]
         name = max(len(text) for text in ("in all", *(tensor.name for tensor in self.tensors)))
@@ -58,4 +69,6 @@ class Summary:
         for tensor, text in zip((*self.tensors, total), (*shapes, ""), strict=True):
             counts = f"{tensor.size:{size}}  {tensor.random:{random}}  {tensor.sparsity:8.4f}"
             rows.append(f"{tensor.name:{name}}   {text:{shape}}  {counts}")
+        if self.stored < self.size:
+            rows.append(f"{self.stored} of {self.size} are stored, the others are zero")
         return "\n".join(rows)

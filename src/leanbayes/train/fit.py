@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,10 @@ from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.files import read_tensors, write_tensors
 from leanbayes.likelihood import Likelihood
 from leanbayes.objective import Schedule, constant, elbo
+from leanbayes.subspace import Rewire
 from leanbayes.train.checkpoint import FORMAT, Checkpoints, Training, module_state, seed_all
 from leanbayes.train.norms import fix_statistics
+from leanbayes.train.rewire import Rewirer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -89,6 +92,7 @@ def fit(
     micro_batches: int = 1,
     mixed_precision: str | None = None,
     hold_statistics: bool | None = None,
+    rewire: Rewire | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | None = None,
     keep: int = 2,
@@ -120,6 +124,7 @@ def fit(
         micro_batches: parts of each batch, one after the other, each with a draw of its own.
         mixed_precision: as accelerate takes it: "no", "fp16", "bf16".
         hold_statistics: hold batch-norm statistics (`fix_statistics`); by default for a `Bayesian`.
+        rewire: how the sparse weights move, for a model that has some (004).
         checkpoint: a folder. If it holds a checkpoint of this training, that is where it goes on.
         checkpoint_every: steps between checkpoints; by default one at the end of each epoch.
         keep: how many checkpoints stay.
@@ -136,6 +141,8 @@ def fit(
     wrapped, chosen = accelerator.prepare(objective, chosen)
     place: dict[str, Any] = {"epoch": 0, "batch": 0, "step": 0, "sums": [0.0] * 3, "epochs": [], "best": None}
     place["run"] = {"epochs": epochs, "batches": batches, "n_data": count, "seed": seed, "parts": micro_batches}
+    if rewire is not None:
+        place["run"]["rewire"] = asdict(rewire)
     run = _Run(
         objective=objective,
         wrapped=wrapped,
@@ -148,6 +155,9 @@ def fit(
         hold=isinstance(model, Bayesian) if hold_statistics is None else hold_statistics,
         store=None if checkpoint is None else Checkpoints(Path(checkpoint), keep),
         every=checkpoint_every,
+        rewirer=None
+        if rewire is None
+        else Rewirer(model, rewire, chosen, partial(accelerator.reduce, reduction="mean")),
     )
     run.resume()
     best = _Best(objective, run.store)
@@ -186,6 +196,7 @@ class _Run:
     hold: bool
     store: Checkpoints | None
     every: int | None
+    rewirer: Rewirer | None
 
     def __post_init__(self) -> None:
         self.place = self.training.progress
@@ -259,8 +270,23 @@ class _Run:
         training.optimizer.step()
         if training.schedule is not None:
             training.schedule.step()
+        self.rewire(x, y, step + 1)
         means: Tensor = accelerator.reduce(sums, reduction="mean")
         return [float(value) for value in means]
+
+    def rewire(self, x: Any, y: Tensor, step: int) -> None:
+        """Move the sparse weights, if it is time after so many steps; the batch tells which ones are asked for."""
+        steps = self.settings["epochs"] * self.settings["batches"]
+        if self.rewirer is None or not self.rewirer.how.due(step, steps):
+            return
+
+        def loss(draw: int) -> Tensor:
+            noise = torch.Generator(device=self.accelerator.device)
+            noise.manual_seed(_mix(self.settings["seed"], "rewire", step, draw, self.accelerator.process_index))
+            found: Tensor = self.objective(x, y, self.kl_weight(), noise, samples=1)[0]
+            return found
+
+        self.rewirer.move(loss, self.rewirer.how.rate_at(step, steps))
 
 
 @dataclass(frozen=True)
@@ -277,7 +303,9 @@ class _Objective(nn.Module):
         super().__init__()
         self.model, self.likelihood, self.settings = model, likelihood, settings
 
-    def forward(self, x: Any, y: Tensor, kl_weight: float, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Any, y: Tensor, kl_weight: float, generator: torch.Generator, samples: int | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, nll and KL of one part of a batch."""
         found = elbo(
             self.model,
@@ -285,7 +313,7 @@ class _Objective(nn.Module):
             y,
             self.likelihood,
             n_data=self.settings.n_data,
-            samples=self.settings.samples,
+            samples=samples or self.settings.samples,
             kl_weight=kl_weight,
             generator=generator,
             output=self.settings.output,

@@ -78,6 +78,11 @@ class CovarianceTensor(Tensor):
         """Uncorrelated numbers, such as an input with sensor noise."""
         return CovarianceTensor.of(expected, variance.reshape(len(expected), -1, 1, 1), setting)
 
+    def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "CovarianceTensor":
+        """The weight whose stored entries this one is."""
+        assert self.weight is not None
+        return CovarianceTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+
     def like(self, expected: Tensor, blocks: Tensor) -> "CovarianceTensor":
         """Other moments under the same setting."""
         return CovarianceTensor.of(expected, blocks, self.setting)

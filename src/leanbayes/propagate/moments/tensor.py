@@ -106,6 +106,11 @@ class MomentTensor(Tensor):
         made._fill(weight.mean, None, None)
         return made
 
+    def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "MomentTensor":
+        """The weight whose stored entries this one is."""
+        assert self.weight is not None
+        return MomentTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+
     def like(self, expected: Tensor, variance: Tensor, shared: Tensor | None = None) -> "MomentTensor":
         """Other moments under the same setting."""
         return MomentTensor.of(expected, variance, shared, self.setting)

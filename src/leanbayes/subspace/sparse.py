@@ -1,0 +1,166 @@
+"""The sparse subspace (004): a share of each layer's weights is there, all others are zero and are not stored."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from leanbayes.errors import SelectionError, UnknownName
+from leanbayes.subspace.select import Selection, Slot, Subspace, everything, matches, not_norm
+from leanbayes.subspace.storage import keep_layout, scatters, sparsify
+
+__all__ = ["Layout", "Sparse", "Start", "layers_of", "make_sparse", "sparse"]
+
+Layout = Literal["uniform", "erdos_renyi"]
+Start = Literal["random", "magnitude"]
+_KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Sparse(Subspace):
+    """A sparse model, and which of its stored weights are random."""
+
+    density: float
+    layout: Layout
+    dense: tuple[str, ...] | None
+    start: Start
+    seed: int
+    inside: Subspace
+
+    def __post_init__(self) -> None:
+        if not 0 < self.density <= 1:
+            raise SelectionError(f"density must be above 0 and at most 1 (0.05 keeps 5 %), got {self.density}")
+        if self.layout not in ("uniform", "erdos_renyi"):
+            raise UnknownName.of("layout", self.layout, ["uniform", "erdos_renyi"])
+        if self.start not in ("random", "magnitude"):
+            raise UnknownName.of("start", self.start, ["random", "magnitude"])
+
+    def select(self, model: nn.Module) -> Selection:
+        """Store the model sparse, unless it is so already, and choose among what is stored."""
+        if not scatters(model):
+            self.apply(model)
+        return self.inside.select(model)
+
+    def choose(self, pool: list[Slot]) -> Selection:
+        """As ``inside`` does."""
+        return self.inside.choose(pool)
+
+    def apply(self, model: nn.Module) -> None:
+        """Release all weights but the chosen ones."""
+        layers = layers_of(model)
+        names = list(layers)
+        kept = names[:1] if self.dense is None else [n for n in names if any(matches(n, p) for p in self.dense)]
+        for pattern in self.dense or ():
+            if not any(matches(name, pattern) for name in names):
+                raise SelectionError(
+                    f"dense={self.dense}: {pattern!r} matched none of {len(names)} weights; the first are {names[:3]}"
+                )
+        layers = {name: layer for name, layer in layers.items() if name not in kept}
+        if not layers:
+            raise SelectionError(
+                f"no layer is left to be sparse: of {len(names)} linear maps and convolutions {kept} stay dense; "
+                "give dense=() to make the first one sparse too"
+            )
+        shapes = [tuple(layer.weight.shape) for layer in layers.values()]
+        keep_layout(model)
+        generator = torch.Generator().manual_seed(self.seed)
+        for layer, count in zip(layers.values(), counts(shapes, self.density, self.layout), strict=True):
+            weight = layer.weight.detach()
+            index = _positions(weight, count, self.start, generator)
+            sparsify(layer, index.to(weight.device))
+            if self.start == "random":  # fewer inputs, so larger ones: the outputs keep their variance
+                with torch.no_grad():
+                    layer.parametrizations.weight.original.mul_((weight.numel() / count) ** 0.5)
+
+
+def sparse(
+    density: float,
+    *,
+    layout: Layout = "uniform",
+    dense: tuple[str, ...] | None = None,
+    start: Start = "random",
+    seed: int = 0,
+    inside: Subspace | None = None,
+) -> Subspace:
+    """A sparse model whose stored weights are random (004): the others are exactly zero and take no memory.
+
+    The model is taken over: its dense weights are released. `Bayesian.densify` gives a plain model back.
+
+    Args:
+        density: share of the weights of linear maps and convolutions that is stored.
+        layout: "uniform", the same share of each layer (004), or "erdos_renyi", more of small layers than of large
+            ones: in proportion to (inputs + outputs + extents of the kernel) / size.
+        dense: names or globs of layers that stay dense; by default the first layer. Biases and norms always do.
+        start: which weights are there: "random" ones, scaled up by 1/√density, or those of largest "magnitude".
+        seed: of the random ones.
+        inside: which of the stored weights are random: by default all but those of norms. ``top_k(scores, rate=…)`` of
+            a model that is sparse already is a subnetwork of a subnetwork.
+
+    >>> model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 10))
+    >>> selection = sparse(0.1).select(model)
+    >>> [(name, tuple(p.shape)) for name, p in model.named_parameters() if "original" in name]
+    [('2.parametrizations.weight.original', (20,))]
+    """
+    return Sparse(density, layout, dense, start, seed, inside or everything(eligible=not_norm))
+
+
+def make_sparse(model: nn.Module, density: float, **options: object) -> nn.Module:
+    """The same of a plain model, which stays deterministic: the model itself, its weights now stored sparse."""
+    chosen = sparse(density, **options)  # type: ignore[arg-type]
+    assert isinstance(chosen, Sparse)
+    chosen.apply(model)
+    return model
+
+
+def counts(shapes: list[tuple[int, ...]], density: float, layout: Layout) -> list[int]:
+    """How many entries of each weight are stored, at least one; together round(density · all) for "erdos_renyi".
+
+    >>> counts([(10, 10), (100, 100)], 0.1, "uniform"), counts([(10, 10), (100, 100)], 0.1, "erdos_renyi")
+    ([10, 1000], [91, 919])
+    """
+    sizes = [prod(shape) for shape in shapes]
+    if layout == "uniform":
+        return [max(1, round(density * size)) for size in sizes]
+    wanted, full = round(density * sum(sizes)), set[int]()
+    while True:  # a layer that would be more than full is full, and the others share the rest
+        rest = wanted - sum(sizes[i] for i in full)
+        free = [i for i in range(len(sizes)) if i not in full]
+        total = sum(sum(shapes[i]) for i in free)
+        shares = {i: rest * sum(shapes[i]) / total for i in free}
+        over = {i for i in free if shares[i] > sizes[i]}
+        if not over:
+            break
+        full |= over
+    found = [sizes[i] if i in full else max(1, int(shares[i])) for i in range(len(sizes))]
+    for i in sorted(free, key=lambda i: int(shares[i]) - shares[i])[: max(0, wanted - sum(found))]:
+        found[i] += 1
+    while sum(found) > max(wanted, len(found)):  # for the layers that had less than one
+        found[found.index(max(found))] -= 1
+    return found
+
+
+def layers_of(model: nn.Module) -> dict[str, Any]:
+    """Linear maps and convolutions whose weight can be sparse: neither frozen, tied nor parametrized otherwise."""
+    uses: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    return {
+        f"{name}.weight".removeprefix("."): module
+        for name, module in model.named_modules()
+        if isinstance(module, _KINDS)
+        and not parametrize.is_parametrized(module, "weight")
+        and module.weight.requires_grad
+        and uses[id(module.weight)] == 1
+    }
+
+
+def _positions(weight: Tensor, count: int, start: Start, generator: torch.Generator) -> Tensor:
+    if start == "magnitude":
+        chosen = weight.abs().flatten().topk(count, sorted=False).indices
+    else:
+        chosen = torch.randperm(weight.numel(), generator=generator)[:count]
+    return chosen.sort().values.to(torch.int32 if weight.numel() < 2**31 else torch.int64)

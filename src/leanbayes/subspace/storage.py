@@ -1,0 +1,167 @@
+"""Weights stored sparse inside an unmodified model: outside of the chosen positions they are zero and take no memory.
+
+A sparse weight is a parametrization (`torch.nn.utils.parametrize`): the layer's parameter becomes the vector of its k
+stored values, its positions are a buffer, and ``layer.weight`` is a `SparseTensor` of them. So the layer, its gradient,
+the optimizer and every file hold k numbers, and the model's own code runs as ever.
+"""
+
+import copy
+from collections.abc import Container, Iterator, Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from leanbayes.ops.sparse_tensor import SparseTensor
+
+__all__ = ["Scatter", "dense_name", "densify", "keep_layout", "make_dense", "scatters", "sparse_state", "sparsify"]
+
+_OWN = ".parametrizations.weight.original"
+
+
+class Scatter(nn.Module):
+    """From stored values to the weight that they are part of."""
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("index", index)
+        self.shape = tuple(shape)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """A `SparseTensor`; values that are themselves random know how they are scattered."""
+        scattered: Any = getattr(values, "scattered", None)
+        if scattered is not None:
+            result: Tensor = scattered(self.index, self.shape)
+            return result
+        return SparseTensor.of(values, self.index, self.shape)
+
+    def right_inverse(self, dense: Tensor) -> Tensor:
+        """The values that are stored of a dense weight."""
+        return dense.detach().flatten().index_select(0, self.index)
+
+    @property
+    def size(self) -> int:
+        """Entries of the dense weight."""
+        return prod(self.shape)
+
+    def extra_repr(self) -> str:
+        """How much is stored."""
+        return f"{len(self.index)} of {self.size}"
+
+
+class _BatchInnermost:
+    """A batch norm that takes an input whose batch is innermost in memory, as sparse products leave it, as it lies."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Over the batch and all positions of a channel: in which order they lie makes no difference."""
+        if type(x) is not Tensor or x.dim() < 3 or x.shape[0] < 2 or not x.movedim(0, -1).is_contiguous():
+            return super().forward(x)  # type: ignore[misc,no-any-return]
+        last = x.movedim(0, -1)
+        one = last.reshape(1, len(last), *[1] * (x.dim() - 3), -1)
+        return super().forward(one).view(last.shape).movedim(-1, 0)  # type: ignore[misc,no-any-return]
+
+
+_NORMS: dict[Any, Any] = {
+    kind: type(kind.__name__, (_BatchInnermost, kind), {}) for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+}
+
+
+def keep_layout(model: nn.Module) -> None:
+    """Let the batch norms of a sparse model work in the layout of its products, where torch's own are slow."""
+    for module in model.modules():
+        module.__class__ = _NORMS.get(type(module), type(module))
+
+
+def sparsify(layer: nn.Module, index: Tensor) -> Scatter:
+    """Store only these flat positions of a layer's weight, which is released; the parameter object stays the same.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> scatter = sparsify(layer, torch.tensor([0, 4], dtype=torch.int32))
+    >>> [tuple(p.shape) for p in layer.parameters()], layer(torch.ones(1, 3)).shape
+    ([(2,), (2,)], torch.Size([1, 2]))
+    """
+    weight: Any = layer.weight
+    scatter = Scatter(index, tuple(weight.shape))
+    parametrize.register_parametrization(layer, "weight", scatter, unsafe=True)
+    weight.grad = None
+    return scatter
+
+
+def scatters(model: nn.Module) -> dict[str, Scatter]:
+    """Every sparse weight of a model by the name of its parameter (of the stored values)."""
+    return {f"{name}{_OWN}".removeprefix("."): scatter for name, _, scatter in _layers(model)}
+
+
+def dense_name(name: str) -> str:
+    """The name that a sparse parameter has in the dense model.
+
+    >>> dense_name("layer1.0.conv1.parametrizations.weight.original"), dense_name("fc.bias")
+    ('layer1.0.conv1.weight', 'fc.bias')
+    """
+    return f".{name}".removesuffix(_OWN).removeprefix(".") + ".weight" if _is_own(name) else name
+
+
+def densify(model: nn.Module) -> nn.Module:
+    """A plain copy of the model, its sparse weights as dense tensors with their zeros."""
+    plain = copy.deepcopy(model)
+    make_dense(plain, {})
+    return plain
+
+
+def make_dense(model: nn.Module, weights: Mapping[str, Tensor], stay: Container[str] = ()) -> None:
+    """Store the sparse weights of a model dense again, but for ``stay``, with these values or else those they have."""
+    for name, layer, _ in list(_layers(model)):
+        if f"{name}{_OWN}".removeprefix(".") in stay:
+            continue
+        weight: Any = layer.weight
+        dense = weights.get(f"{name}.weight".removeprefix("."), weight.dense().detach())
+        _release(layer).data = dense
+    if scatters(model):
+        return
+    for module in model.modules():
+        if isinstance(module, _BatchInnermost):
+            module.__class__ = type(module).__bases__[1]
+
+
+def _release(layer: Any) -> nn.Parameter:
+    """Undo the parametrization of a layer's weight. torch's own way changes the class, which copies share."""
+    lists, kind = layer.parametrizations, type(layer)
+    own: nn.Parameter = lists.weight.original
+    del lists["weight"]
+    if len(lists):  # others stay: a class of its own, without this one
+        layer.__class__ = type(kind.__name__, kind.__bases__, {k: v for k, v in vars(kind).items() if k != "weight"})
+    else:
+        layer.__class__ = kind.__bases__[0]
+        del layer.parametrizations
+    layer._parameters = {"weight": own, **layer._parameters}
+    return own
+
+
+def sparse_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state of the dense model by its own names, sparse weights as ``torch.sparse_coo`` tensors."""
+    own, skipped = scatters(model), {f"{name.removesuffix('original')}0.index" for name in scatters(model)}
+    state = {}
+    for name, value in model.state_dict().items():
+        if name in own:
+            scatter = own[name]
+            places = torch.stack(torch.unravel_index(scatter.index.long(), scatter.shape))
+            value = torch.sparse_coo_tensor(places, value, scatter.shape, is_coalesced=True, check_invariants=False)
+        if name not in skipped:
+            state[dense_name(name)] = value.detach()
+    return state
+
+
+def _is_own(name: str) -> bool:
+    return f".{name}".endswith(_OWN)
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, Scatter]]:
+    for name, module in model.named_modules():
+        if parametrize.is_parametrized(module, "weight"):
+            lists: Any = module.parametrizations
+            if isinstance(lists.weight[0], Scatter):
+                yield name, module, lists.weight[0]
