@@ -1,0 +1,180 @@
+"""Does a sparse Bayesian network train faster than the plain dense one? ResNet-18, 32x32 images, 004's SSVI.
+
+One training step (ELBO, gradients, Adam) with 95 % and 99 % zeros, in turns with
+
+- ``plain``: the dense deterministic network,
+- ``local``: our dense network, every weight of a linear map or convolution random, local reparameterization,
+- ``masked``: the same under masks over dense tensors, as 004's public code has it,
+
+and what parameters, gradients and optimizer take in memory, and which kernel each layer has chosen.
+
+    python benchmarks/sparse.py
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import leanbayes as lb
+from harness import RESULTS, race, timing, write
+from leanbayes.models import resnet18
+from leanbayes.ops.sparse import kernels_for
+from leanbayes.ops.sparse_tensor import SPARSE_OPS, SparseTensor
+from leanbayes.propagate.stand_in import StandIn
+from leanbayes.subspace import scatters
+
+N_DATA = 50_000
+
+
+class Masked(nn.Module):
+    """Dense means and raw scales under a mask, two dense convolutions a layer (004, eq. 4, and its public code)."""
+
+    def __init__(self, layer: Any, density: float) -> None:
+        super().__init__()
+        self.layer = layer
+        self.rho = nn.Parameter(torch.full_like(layer.weight, -4.6))
+        self.register_buffer("mask", (torch.rand_like(layer.weight) < density).to(layer.weight.dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One draw of the outputs."""
+        mean, scale = self.layer.weight * self.mask, F.softplus(self.rho) * self.mask
+        if isinstance(self.layer, nn.Linear):
+            first, second = F.linear(x, mean, self.layer.bias), F.linear(x.square(), scale.square())
+        else:
+            how = (self.layer.stride, self.layer.padding, self.layer.dilation, self.layer.groups)
+            first, second = F.conv2d(x, mean, self.layer.bias, *how), F.conv2d(x.square(), scale.square(), None, *how)
+        return first + (second + 1e-16).sqrt() * torch.randn_like(first)
+
+    def kl(self) -> Tensor:
+        """To a standard Normal."""
+        scale = F.softplus(self.rho)
+        return (self.mask * (-scale.log() + (scale.square() + self.layer.weight.square()) / 2 - 0.5)).sum()
+
+
+def masked_network(density: float) -> nn.Module:
+    """ResNet-18, all but its first layer masked."""
+    model = resnet18()
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Conv2d | nn.Linear) and name != "conv1":
+            place, _, last = name.rpartition(".")
+            setattr(model.get_submodule(place), last, Masked(module, density))
+    return model
+
+
+def step_of(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None], torch.optim.Optimizer]:
+    """One optimizer step; batch norms take the statistics of the batch in all networks."""
+    model.train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    own = [module for module in model.modules() if isinstance(module, Masked)]
+
+    def step() -> None:
+        optimizer.zero_grad()
+        if isinstance(model, lb.Bayesian):
+            loss = lb.elbo(model, x, y, lb.Categorical(), n_data=N_DATA).loss
+        else:
+            loss = F.cross_entropy(model(x), y)
+            if own:
+                loss = loss + torch.stack([module.kl() for module in own]).sum() / N_DATA
+        loss.backward()
+        optimizer.step()
+
+    return step, optimizer
+
+
+def kept_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """What is there between two steps, apart from activations."""
+    parameters = list(model.parameters())
+    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    parts = {
+        "parameters": parameters,
+        "gradients": [p.grad for p in parameters if p.grad is not None],
+        "optimizer": states,
+        "positions": [scatter.index for scatter in scatters(model).values()],
+        "masks": [module.mask for module in model.modules() if isinstance(module, Masked)],
+    }
+    found = {name: sum(t.numel() * t.element_size() for t in tensors) for name, tensors in parts.items()}
+    return found | {"all": sum(found.values())}
+
+
+class Seen(TorchFunctionMode):
+    """Notes which kernel each sparse layer takes."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.names, self.rows = names, []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        weight = args[1].weight.mean if func in SPARSE_OPS and isinstance(args[1], StandIn) else None
+        if isinstance(weight, SparseTensor):
+            x, options = args[0], args[3:7] if len(args) > 3 else ()
+            chosen = kernels_for(x, weight.places, tuple(weight.shape), *options, moments=True)
+            self.rows.append(
+                {
+                    "layer": self.names[id(weight.places)],
+                    "weight": list(weight.shape),
+                    "input": list(x.shape),
+                    "stored": len(weight.places),
+                    "kernel": str(chosen),
+                }
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def layers(bnn: lb.Bayesian, x: Tensor) -> list[dict[str, Any]]:
+    """Each sparse layer and its kernel."""
+    names = {id(scatter.index): name.partition(".parametrizations")[0] for name, scatter in scatters(bnn.model).items()}
+    with Seen(names) as seen:
+        bnn(x)
+    return seen.rows
+
+
+def main() -> None:
+    """Race, weigh, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--batches", type=int, nargs="+", default=[64, 128])
+    parser.add_argument("--densities", type=float, nargs="+", default=[0.05, 0.01])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=RESULTS / "sparse.json")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    for batch in options.batches:
+        torch.manual_seed(0)
+        x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
+        random = lb.everything(eligible=lambda slot: slot.parameter.dim() > 1)
+        models: dict[str, nn.Module] = {
+            "plain": resnet18(),
+            "local": lb.Bayesian(resnet18(), subspace=random, propagate="local"),
+        }
+        for density in options.densities:
+            inside = lb.everything(
+                eligible=lambda slot: slot.name.endswith(("original", "weight")) and lb.not_norm(slot)
+            )
+            sparse = lb.sparse(density, inside=inside)
+            models[f"sparse {density:g}"] = lb.Bayesian(resnet18(), subspace=sparse, propagate="local")
+        models["masked"] = masked_network(options.densities[0])
+        steps = {name: step_of(model, x, y) for name, model in models.items()}
+        times = race({name: step for name, (step, _) in steps.items()}, options.rounds)
+        row: dict[str, Any] = {}
+        for name, model in models.items():
+            row[name] = timing("step", times[name], times["plain"]) | {"bytes": kept_bytes(model, steps[name][1])}
+            row[name]["times_faster_than_local"] = min(times["local"]) / min(times[name])
+            row[name]["times_faster_than_masked"] = min(times["masked"]) / min(times[name])
+        for name in row:
+            row[name]["bytes_of_local"] = row[name]["bytes"]["all"] / row["local"]["bytes"]["all"]
+            print(batch, name, {key: round(value, 3) for key, value in row[name].items() if key != "bytes"}, flush=True)
+        for density in options.densities:
+            model = models[f"sparse {density:g}"]
+            assert isinstance(model, lb.Bayesian)
+            row[f"sparse {density:g}"]["layers"] = layers(model, x)
+        results[f"batch {batch}"] = row
+    write(options.out, results, {"network": "ResNet-18, 32x32", "rounds": options.rounds, "dense": "the first layer"})
+
+
+if __name__ == "__main__":
+    main()
