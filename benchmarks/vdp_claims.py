@@ -19,6 +19,7 @@ MEASURES = ("sensitivity_max", "infidelity", "infidelity_signed")
 BAYESIAN = ("vi", "vdp")
 WAYS = ("covariance", "moments", "sample")  # to propagate one trained network
 _HIGH = (0.9, 0.95)
+_POINT = 0.01  # of accuracy
 
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -119,10 +120,14 @@ def _prunes(runs: Runs, tested: Mapping[str, Any]) -> Any:
         "section 4: “VDP++ is able to prune > 90% of its parameters before the performance begins to drop "
         "significantly”, by a t-test of < 90 % against > 90 %"
     )
-    dropped_late = ranges and at_90 and _significant(ranges) and not (_significant(at_90) and at_90["difference"] > 0)
+    kept = (
+        at_90 and at_90["difference"] < _POINT
+    )  # few seeds make a large loss "not significant": it is one all the same
+    dropped_late = ranges and at_90 and _significant(ranges) and kept
     curve = ", ".join(f"{f:.0%}: {_mean(_pruned(runs['vdp'], [f])):.4f}" for f in FRACTIONS)
     why = (
-        f"accuracy by share pruned: {curve}; below against above 90 %: {_p(ranges)}; unpruned against 90 %: {_p(at_90)}"
+        f"accuracy by share pruned: {curve}; below against above 90 %: {_p(ranges)}; unpruned against 90 %: {_p(at_90)}; "
+        "it holds if at most a point is lost at 90 %"
     )
     return _verdict(claim, dropped_late, why)
 
