@@ -126,8 +126,8 @@ def _prunes(runs: Runs, tested: Mapping[str, Any]) -> Any:
     dropped_late = ranges and at_90 and _significant(ranges) and kept
     curve = ", ".join(f"{f:.0%}: {_mean(_pruned(runs['vdp'], [f])):.4f}" for f in FRACTIONS)
     why = (
-        f"accuracy by share pruned: {curve}; below against above 90 %: {_p(ranges)}; unpruned against 90 %: {_p(at_90)}; "
-        "it holds if at most a point is lost at 90 %"
+        f"accuracy by share pruned: {curve}; below against above 90 %: {_p(ranges)}; unpruned against 90 %: {_p(at_90)}"
+        "; it holds if at most a point is lost at 90 %"
     )
     return _verdict(claim, dropped_late, why)
 
