@@ -1,6 +1,6 @@
-"""The command ``leanbayes``: compare, train, tune, predict, report.
+"""The command ``leanbayes``: compare, train, tune, predict, report, reproduce.
 
-Exit codes: 0 done; 1 a method of a comparison failed, the others are there; 2 bad input, said in one line.
+Exit codes: 0 done; 1 a method or an experiment failed, the others are there; 2 bad input, said in one line.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from leanbayes.cli.commands import (
 )
 from leanbayes.cli.options import OneLineParser, add_options, chosen, read_config
 from leanbayes.cli.progress import Bars, bars
+from leanbayes.cli.reproduce import ReproduceOptions, run_reproduce, show_reproduced
 from leanbayes.cli.tune import TuneOptions, run_tune
 from leanbayes.compare import is_main_process
 from leanbayes.errors import LeanBayesError
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     if is_main_process():
         _show(options, found)
-    return 1 if any(row["error"] for row in found.get("methods", [])) else 0
+    failed = found.get("failed") or any(row["error"] for row in found.get("methods", []))
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         "tune": ("search the options of a method on the validation set", (DataOptions, TuneOptions, Budget)),
         "predict": ("ask a saved model about images or arrays", (PredictOptions,)),
         "report": ("write the page of a comparison", (ReportOptions,)),
+        "reproduce": ("run the papers' experiments by name, and judge their claims", (ReproduceOptions,)),
     }
     for name, (text, options) in groups.items():
         epilog = _recipes_help() if name in ("compare", "train", "tune") else None
@@ -87,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("inputs", metavar="INPUTS", help="an image, a folder of images, an .npz or a .csv")
         if name == "report":
             command.add_argument("folder", metavar="FOLDER", help="what compare wrote")
+        if name == "reproduce":
+            command.add_argument("name", metavar="NAME", nargs="?", help="an experiment of --list, or all")
         add_options(command, *options)
         command.add_argument("--config", help="a YAML file with any of these options")
         command.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
@@ -129,12 +134,17 @@ def _report(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -
     return run_report(given.folder, chosen(ReportOptions, given, config))
 
 
+def _reproduce(given: argparse.Namespace, config: dict[str, Any], progress: Bars) -> dict[str, Any]:
+    return run_reproduce(given.name, chosen(ReproduceOptions, given, config), progress)
+
+
 _COMMANDS: dict[str, Command] = {
     "compare": _compare,
     "train": _train,
     "tune": _tune,
     "predict": _predict,
     "report": _report,
+    "reproduce": _reproduce,
 }
 
 
@@ -156,6 +166,8 @@ def _show(options: argparse.Namespace, found: dict[str, Any]) -> None:
             console.print(f"{name:24} {value:.4f}", highlight=False)
     elif options.command == "tune":
         _print_best(console, found)
+    elif options.command == "reproduce":
+        show_reproduced(console, found)
     for name in ("report", "model", "predictions", "record"):
         if isinstance(found.get(name), str):
             console.print(f"{name}: {found[name]}", markup=False, highlight=False)

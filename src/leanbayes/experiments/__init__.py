@@ -1,0 +1,40 @@
+"""The papers' figures and tables as experiments with names. A new one is a new file in this folder with EXPERIMENT."""
+
+import importlib
+import pkgutil
+
+from leanbayes.errors import InputError, UnknownName
+from leanbayes.experiments.base import SIZES, Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes.experiments.page import write_claims
+from leanbayes.experiments.run import reproduce
+
+__all__ = [
+    "EXPERIMENTS", "SIZES", "Claim", "Experiment", "Job", "Outcome", "Results", "Size", "Verdict", "experiment_named",
+    "reproduce", "write_claims",
+]  # fmt: skip
+
+
+def _found() -> dict[str, Experiment]:
+    experiments: dict[str, Experiment] = {}
+    for module in pkgutil.iter_modules(__path__):
+        found = vars(importlib.import_module(f"{__name__}.{module.name}")).get("EXPERIMENT")
+        if isinstance(found, Experiment):
+            if found.name in experiments:
+                raise InputError(f"two experiments are called {found.name!r}; rename the one in {module.name}.py")
+            experiments[found.name] = found
+    return dict(sorted(experiments.items()))
+
+
+EXPERIMENTS = _found()
+"""By name."""
+
+
+def experiment_named(name: str) -> Experiment:
+    """One of `EXPERIMENTS`.
+
+    >>> experiment_named("001-toy").title
+    '001, figures 2 and 14: ...'
+    """
+    if name not in EXPERIMENTS:
+        raise UnknownName.of("experiment", name, [*EXPERIMENTS, "all"])
+    return EXPERIMENTS[name]

@@ -1,0 +1,180 @@
+"""000, table 1 and figure 3 on LIDC-IDRI: a U-Net on nodules that four radiologists have marked, each in their way."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.data import Examples, Raters, Source, Task, length, lesions, load_data
+from leanbayes.evaluate import generalised_energy_distance, rater_agreement, rater_entropy
+from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes.experiments.figures import maps
+from leanbayes.experiments.judge import all_of, beats, matches, summary, within
+from leanbayes.experiments.training import measured, partials, repeatable
+from leanbayes.models import unet
+from leanbayes.predict import predict
+from leanbayes.recipes import Budget, Trained
+
+__all__ = ["EXPERIMENT"]
+
+_PLAIN = {"deterministic": "deterministic", "ensemble": "ensemble", "vi": "vi"}
+_SHOWN = 2  # images in the figure
+_OURS = "partial 1 %"
+
+MATCHES = Claim(
+    "000",
+    "section 3.3, table 1",
+    "“Setting only 1% of the network's parameters to Bayesian yields comparable or superior performance to ensembles” "
+    "(Dice, Brier)",
+)
+FULL = Claim(
+    "000",
+    "section 3.3, table 1",
+    "against the fully Bayesian model “our training approach demonstrates significantly better performance” (Dice "
+    "0.80 against 0.67)",
+)
+DOUBT = Claim("000", "section 3.3", "1 % has a lower entropy than the fully Bayesian model (0.010 against 0.3)")
+ALIGNS = Claim(
+    "000",
+    "figure 3",
+    "the model “aligns not only with the ground truth majority vote but also with the uncertainty of the ground truth "
+    "segmentation”: its entropy correlates with that of the raters' votes",
+)
+
+
+def _smaller(examples: Examples, count: int | None, side: int) -> Examples:
+    """So many of the patches, brought to ``side`` by means of squares of pixels, their masks by single pixels."""
+    masks = examples.targets
+    assert isinstance(masks, Raters)
+    assert isinstance(examples.inputs, Tensor)
+    places = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:count]
+    step = examples.inputs.shape[-1] // side
+    images = F.avg_pool2d(examples.inputs[places].float() / 255, step)
+    fixed = None if masks.fixed is None else masks.fixed[places]
+    plan = replace(examples.preparation, size=(side, side))
+    return Examples(images, Raters(masks.masks[places][:, :, ::step, ::step], fixed), plan)
+
+
+@cache
+def _task(
+    data: str, folder: Path | None, counts: tuple[int | None, ...], side: int, width: int, depth: int
+) -> tuple[Task, Examples]:
+    whole: Source = lesions(patients=10, size=16) if data == "lesions" else load_data(data, folder)
+    old = (whole.train, whole.validation, whole.test)
+    train, validation, test = (_smaller(some, count, side) for some, count in zip(old, counts, strict=True))
+    source = Source(data, train, validation, test, test.preparation)
+    return replace(source.task("unet"), model=_UNet(width, depth)), test
+
+
+class _UNet:
+    """Makes the network; other processes can be sent it."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        self.width, self.depth = width, depth
+
+    def __call__(self) -> torch.nn.Module:
+        return unet(1, 2, self.width, self.depth)
+
+
+def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
+    wanted = size.options
+    task, test = _task(job.data, folder, size.counts, wanted["side"], wanted["width"], wanted["depth"])
+    found, trained = measured(job, size, task)
+    return found | _against_raters(trained, test, size, job.seed, found["metrics"])
+
+
+def _against_raters(
+    trained: Trained, test: Examples, size: Size, seed: int, metrics: dict[str, float]
+) -> dict[str, Any]:
+    """How draws and doubts compare with four raters, over all test images; and pictures of the first few."""
+    assert isinstance(test.targets, Raters)
+    raters, generator, kept = test.targets.by_rater(), torch.Generator().manual_seed(seed), []
+    for start in range(0, length(test), 50):
+        x = torch.stack([test[place][0] for place in range(start, min(start + 50, length(test)))])
+        settings: dict[str, Any] = {"samples": size.samples, "keep_samples": True, "generator": generator}
+        said = predict(repeatable(trained.predictor), x, likelihood=trained.likelihood, **settings)
+        assert said.samples is not None
+        own = raters[:, start : start + len(x)]
+        kept.append((said, generalised_energy_distance(said.samples.argmax(2), own), rater_agreement(said.total, own)))
+    agreement = torch.cat([part[2] for part in kept])
+    metrics["energy distance"] = torch.cat([part[1] for part in kept]).mean().item()
+    known = agreement[~agreement.isnan()]
+    if len(known):
+        metrics["rater agreement"] = known.mean().item()
+    first = kept[0][0]
+    return {
+        "predicted": first.mean[:_SHOWN, 1].tolist(),
+        "entropy": first.total[:_SHOWN].tolist(),
+        "raters": rater_entropy(raters)[:_SHOWN].tolist(),
+    }
+
+
+def _conclude(results: Results, size: Size) -> Outcome:
+    measures = ("dice", "brier", "nll", "ece", "entropy", "energy distance", "rater agreement", "flops", "parameters")
+    both = ("dice", "brier")
+    verdicts = [
+        all_of(MATCHES, [matches(results, MATCHES, m, _OURS, "ensemble", tests=2) for m in both]),
+        beats(results, FULL, "dice", _OURS, "vi"),
+        beats(results, DOUBT, "entropy", _OURS, "vi", direction="low", margin=0.005),
+        within(ALIGNS, list(results.column("rater agreement", _OURS).values()), 0.1, 1.0, "mean correlation"),
+    ]
+    figures = {}
+    rows = {name: results.first(name) for name in ("ensemble", _OURS, "vi")}
+    shown = {name: row for name, row in rows.items() if row is not None}
+    for number in range(_SHOWN if shown else 0):
+        pictures = {"raters": next(iter(shown.values()))["raters"][number]}
+        figures[f"doubt-{number}"] = maps(
+            pictures | {name: row["entropy"][number] for name, row in shown.items()}, "nats"
+        )
+    return Outcome({name: summary(results, measures, name) for name in size.data}, verdicts, figures)
+
+
+EXPERIMENT = Experiment(
+    "000-lidc",
+    "000, table 1 and figure 3 on LIDC-IDRI with four raters",
+    (MATCHES, FULL, DOUBT, ALIGNS),
+    {
+        "smoke": Size(
+            "made-up lesions of 16x16, 10 patients, 2 epochs, a tiny U-Net, an ensemble of 2",
+            0.1,
+            ("lesions",),
+            (),
+            {"ensemble": "ensemble:members=2", "vi": "vi", **partials([0.01])},
+            Budget(epochs=2, batch_size=10, lr=1e-2),
+            seeds=1,
+            samples=4,
+            options={"side": 16, "width": 4, "depth": 1},
+        ),
+        "cpu": Size(
+            "400 patches of 64x64 in one of four folds (000: 11,322 of 128x128), a U-Net of 8 to 64 channels (000: 64 "
+            "to 1024), 8 epochs in all for every method, no class weights, prior scales fitted",
+            10,
+            ("lidc",),
+            ("lidc",),
+            _PLAIN | partials([0.01, 0.2]),
+            Budget(epochs=8, batch_size=10, lr=3e-3, schedule="cosine"),
+            seeds=3,
+            samples=8,
+            counts=(400, 80, 150),
+            options={"side": 64, "width": 8, "depth": 3},
+        ),
+        "paper": Size(
+            "one of four folds; every method has 100 epochs in all; no class weights",
+            200_000,
+            ("lidc",),
+            ("lidc",),
+            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,draws=5"}
+            | partials([0.01, 0.05, 0.2], "prior=normal,draws=5"),
+            Budget(epochs=100, batch_size=10, optimizer="sgd", lr=0.01, weight_decay=1e-5),
+            seeds=3,
+            samples=5,
+            options={"side": 128, "width": 64, "depth": 4},
+        ),
+    },
+    _run,
+    _conclude,
+)

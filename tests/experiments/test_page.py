@@ -1,0 +1,79 @@
+"""The page of claims: every claim once, from the largest size that was run, never from a smoke test."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leanbayes.errors import ForeignFile
+from leanbayes.experiments import EXPERIMENTS, reproduce, write_claims
+from tests.experiments import stub
+
+
+def rows(path: Path, words: str) -> list[str]:
+    return [line for line in path.read_text().splitlines() if words in line]
+
+
+def record(top: Path, size: str) -> None:
+    reproduce(stub.experiment(), size, folder=top, out=top / "experiments", cache=top / "cache")
+
+
+def test_without_records_every_claim_is_not_run(tmp_path: Path) -> None:
+    page = write_claims(EXPERIMENTS.values(), tmp_path / "new")
+    assert page == tmp_path / "new" / "claims.md"
+    text = page.read_text()
+    for experiment in EXPERIMENTS.values():
+        assert f"`leanbayes reproduce {experiment.name} --size cpu`" in text
+        for claim in experiment.claims:
+            (line,) = [line for line in text.splitlines() if f"| {claim.where}: {claim.text} |" in line]
+            assert "| not run |" in line
+    assert "ImageNet" in text
+    assert "not testable here" in text
+
+
+def test_the_largest_size_counts_and_a_smoke_test_does_not(tmp_path: Path) -> None:
+    record(tmp_path, "smoke")
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "| not run |" in line
+    record(tmp_path, "cpu")
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "| holds |" in line
+    assert "nll: a against b" in line
+    assert "[`stub`](experiments/stub-cpu.json): `leanbayes reproduce stub --size cpu`" in line
+    record(tmp_path, "paper")
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "--size paper" in line
+
+
+def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
+    record(tmp_path, "cpu")
+    file = tmp_path / "experiments" / "stub-cpu.json"
+    found = json.loads(file.read_text())
+    found["verdicts"] = found["verdicts"][1:]
+    file.write_text(json.dumps(found))
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "| not run |" in line
+
+
+def test_verdicts_of_benchmarks_are_there_and_bars_do_not_break_the_table(tmp_path: Path) -> None:
+    verdicts = [{"claim": "SNR(|θ|) is\nbest", "verdict": None, "why": "one seed"}]
+    (tmp_path / "b.json").write_text(json.dumps({"command": "python b.py", "results": {"verdicts": verdicts}}))
+    (tmp_path / "rows.json").write_text(json.dumps({"command": "python rows.py", "results": [1]}))
+    page = write_claims([], tmp_path)
+    assert rows(page, "SNR") == ["| SNR(\\|θ\\|) is best | not testable here | one seed |"]
+    assert "`python b.py`" in page.read_text()
+    assert "rows" not in page.read_text()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"kind": "comparison"}', '{"kind": "experiment"}'])
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "stub-cpu.json").write_text(text)
+    with pytest.raises(ForeignFile, match="stub-cpu"):
+        write_claims([stub.experiment()], tmp_path)
+
+
+def test_it_is_the_same_every_time(tmp_path: Path) -> None:
+    record(tmp_path, "cpu")
+    first = write_claims(EXPERIMENTS.values(), tmp_path).read_bytes()
+    assert write_claims(EXPERIMENTS.values(), tmp_path).read_bytes() == first
