@@ -46,8 +46,8 @@ __all__ = [
 class Cost:
     """The costs of one run, as a comparison keeps them; None is what was not measured.
 
-    ``parameters`` are means and scales, ``random`` the scales alone, ``bytes`` all that the model keeps. FLOPs are
-    those of one batch, ``peak_memory`` is in bytes.
+    ``parameters`` are means and scales, ``random`` the scales alone, ``bytes`` all that the model keeps, ``density`` the
+    share of the means that a sparse model stores. FLOPs are those of one batch, ``peak_memory`` is in bytes.
     """
 
     parameters: int
@@ -59,6 +59,7 @@ class Cost:
     train_seconds: float | None = None
     predict_seconds: float | None = None
     peak_memory: int | None = None
+    density: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -83,7 +84,15 @@ def cost_of(
     with _left_as_found(model, likelihood, training=True):
         flops = count_flops(lambda: _training_step(model, x, y, likelihood, samples))
         peak = peak_memory(lambda: _training_step(model, x, y, likelihood, samples), _device(model))
-    return Cost(size.trained, size.scales, size.bytes, forward_flops(model, x, draws=draws), flops, peak_memory=peak)
+    return Cost(
+        size.trained,
+        size.scales,
+        size.bytes,
+        forward_flops(model, x, draws=draws),
+        flops,
+        peak_memory=peak,
+        density=size.density if size.zeros else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,12 @@ class Parameters:
     positions: int = 0
     buffers: int = 0
     bytes: int = 0
+    zeros: int = 0  # of sparse weights, which are not kept
+
+    @property
+    def density(self) -> float:
+        """The share of the networks' parameters that is kept."""
+        return self.means / max(self.means + self.zeros, 1)
 
     @property
     def trained(self) -> int:
@@ -110,7 +125,7 @@ def count_parameters(model: nn.Module) -> Parameters:
     """Count what a module, a `Bayesian` or a `Predictor` keeps; memory that two tensors share counts once.
 
     >>> count_parameters(Bayesian(nn.Linear(3, 2)))
-    Parameters(means=8, scales=8, positions=0, buffers=0, bytes=64)
+    Parameters(means=8, scales=8, positions=0, buffers=0, bytes=64, zeros=0)
     """
     counts = dict.fromkeys(("means", "scales", "positions", "buffers", "bytes"), 0)
     seen: set[tuple[object, ...]] = set()
@@ -123,7 +138,8 @@ def count_parameters(model: nn.Module) -> Parameters:
             seen.add((tensor.device, place, size))
             counts[kind] += tensor.numel()
             counts["bytes"] += size
-    return Parameters(**counts)
+    sparse = [module for module in _modules(model) if isinstance(module, Scatter)]
+    return Parameters(**counts, zeros=sum(module.size - len(module.index) for module in sparse))
 
 
 def count_flops(function: Callable[[], object]) -> int:

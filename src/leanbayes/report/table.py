@@ -36,6 +36,7 @@ _WORDS = {
     "coverage_error": ("Coverage error", "mean distance of those shares from their levels"),
     "parameters": ("Parameters", "numbers that are stored"),
     "random": ("Random weights", "weights that have a distribution instead of one value"),
+    "density": ("Density", "share of the weights that is stored; the others are zero"),
     "bytes": ("Bytes", "size in memory or on disk"),
     "train_seconds": ("Training (s)", "wall time of training"),
     "predict_seconds": ("Prediction (s)", "wall time of predicting the test set"),
