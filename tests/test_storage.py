@@ -18,6 +18,7 @@ from torch import distributions as D
 from torch.nn.utils import parametrizations
 
 import leanbayes as lb
+from leanbayes.subspace import scatters
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -535,3 +536,145 @@ def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
 
     with pytest.raises(lb.InputError, match="Narrow"):
         lb.save(lb.Bayesian(mlp(), posterior=Narrow()), tmp_path / "x.lb")
+
+
+# ---------------------------------------------------------------- sparse models
+
+
+def cnn() -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=2)),
+        *(nn.Flatten(), nn.Linear(16, 2)),
+    )
+
+
+def sparse_cnn(**options: Any) -> lb.Bayesian:
+    own = {"propagate": "local", "prior": lb.CentredPrior()} | options
+    return trained(lb.Bayesian(cnn(), subspace=lb.sparse(0.4, inside=own.pop("inside", None)), **own))
+
+
+IMAGES = (3, 1, 4, 4)
+
+
+@pytest.mark.parametrize("propagate", ["sample", "local", "flipout", "moments"])
+@pytest.mark.parametrize("inside", [None, lb.random_k(0.5), lb.layers("5")], ids=["all", "part", "last"])
+def test_sparse_models(tmp_path: Path, propagate: str, inside: lb.Subspace | None) -> None:
+    bnn = sparse_cnn(inside=inside, propagate=propagate)
+    lb.save(bnn, tmp_path / "x.lb")
+    for target in (cnn(), lb.make_sparse(cnn(), 0.4), lb.make_sparse(cnn(), 0.4, seed=9)):
+        target(torch.randn(IMAGES))  # kernels may have made plans for the positions of this one
+        again = lb.load(tmp_path / "x.lb", target)
+        assert again.model is target
+        assert_same(bnn, again, torch.randn(IMAGES))
+        assert [type(module) for module in again.modules()] != [type(module) for module in cnn().modules()]
+        assert again.summary() == bnn.summary()
+        dense, other = bnn.densify().eval(), again.densify().eval()
+        x = torch.randn(IMAGES)
+        assert torch.equal(dense(x), other(x))
+
+
+def test_a_sparse_file_is_small(tmp_path: Path) -> None:
+    bnn = lb.Bayesian(nn.Sequential(nn.Linear(2, 400), nn.Linear(400, 400)), subspace=lb.sparse(0.01))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert (tmp_path / "x.lb").stat().st_size < 3 * 4 * 1600 + 3 * 4 * 1600 + 4000
+    again = lb.load(tmp_path / "x.lb", nn.Sequential(nn.Linear(2, 400), nn.Linear(400, 400)))
+    assert max(p.untyped_storage().nbytes() for p in again.parameters()) <= 4 * 1600
+
+
+def test_sparse_modules_that_are_not_random_and_ensembles_of_them(tmp_path: Path) -> None:
+    x = torch.randn(IMAGES)
+    plain = lb.make_sparse(cnn(), 0.3, layout="erdos_renyi").eval()
+    lb.save(plain, tmp_path / "plain")
+    assert torch.equal(lb.load(tmp_path / "plain", cnn().eval())(x), plain(x))
+    alone = lb.make_sparse(nn.Linear(5, 5), 0.3, dense=())
+    lb.save(alone, tmp_path / "alone")
+    again = lb.load(tmp_path / "alone", nn.Linear(5, 5))
+    assert torch.equal(again(torch.ones(2, 5)), alone(torch.ones(2, 5)))
+    both = lb.Ensemble(sparse_cnn().eval(), trained(lb.Bayesian(cnn())).eval())
+    lb.save(both, tmp_path / "both")
+    found = lb.load(tmp_path / "both", cnn()).eval()
+    ours, theirs = (lb.predict(m, x, samples=2, method="loop", generator=seeded()) for m in (both, found))
+    assert torch.equal(ours.mean, theirs.mean)
+
+
+def test_a_log_uniform_prior(tmp_path: Path) -> None:
+    bnn = sparse_cnn(prior=lb.LogUniformLaw(0.0))
+    lb.save(bnn, tmp_path / "x.lb")
+    assert_same(bnn, lb.load(tmp_path / "x.lb", cnn()), torch.randn(IMAGES))
+
+
+def _index(tensors: dict[str, Tensor]) -> str:
+    return next(name for name in tensors if name.endswith("3.parametrizations.weight.0.index"))
+
+
+def _values(tensors: dict[str, Tensor]) -> str:
+    return next(name for name in tensors if name == "model.3.parametrizations.weight.original")
+
+
+SPARSE_CHANGES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], Any]] = {
+    "far": lambda _, t: t[_index(t)].add_(10_000),
+    "one beyond": lambda _, t: t[_index(t)].__setitem__(-1, 72),
+    "negative": lambda _, t: t[_index(t)].__setitem__(0, -1),
+    "turned": lambda _, t: t.update({_index(t): t[_index(t)].flip(0).contiguous()}),
+    "twice": lambda _, t: t[_index(t)].__setitem__(1, int(t[_index(t)][0])),
+    "fractions": lambda _, t: t.update({_index(t): t[_index(t)].float()}),
+    "empty": lambda _, t: t.update({_index(t): t[_index(t)][:0].clone()}),
+    "two axes": lambda _, t: t.update({_index(t): t[_index(t)][None].clone()}),
+    "short positions": lambda _, t: t.update({_index(t): t[_index(t)][:-1].clone()}),
+    "short values": lambda _, t: t.update({_values(t): t[_values(t)][:-1].clone()}),
+    "no positions": lambda _, t: t.pop(_index(t)),
+    "no values": lambda _, t: t.pop(_values(t)),
+    "another shape": lambda h, _: h["root"]["sparse"].update({"3.parametrizations.weight.original": [9, 9]}),
+    "no layer": lambda h, _: h["root"]["sparse"].update({"1.parametrizations.weight.original": [4]}),
+    "no longer sparse": lambda h, _: h["root"].pop("sparse"),
+    "sparse what?": lambda h, _: h["root"].update(sparse=7),
+    "short scales": lambda _, t: t.update({n: v[:-1].clone() for n, v in t.items() if n.startswith("rho.")}),
+}
+
+
+@pytest.fixture
+def saved_sparse(tmp_path: Path) -> Path:
+    lb.save(sparse_cnn(), tmp_path / "sparse.lb")
+    return tmp_path / "sparse.lb"
+
+
+def partly_sparse() -> nn.Sequential:
+    return lb.make_sparse(cnn(), 0.4, dense=("0", "5"))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", SPARSE_CHANGES)
+def test_a_sparse_file_that_contradicts_itself(saved_sparse: Path, name: str) -> None:
+    """Refused, and the model is as dense, as sparse or as half of it as it was, with its own positions."""
+    rewrite(saved_sparse, SPARSE_CHANGES[name])
+    for model in (cnn(), lb.make_sparse(cnn(), 0.4, seed=5), partly_sparse()):
+        if name == "no longer sparse" and scatters(model).keys() == scatters(sparse_cnn().model).keys():
+            continue  # the tensors say it all
+        kinds, sparse = [type(module) for module in model.modules()], list(scatters(model))
+        refused(saved_sparse, lb.LeanBayesError, None, model)
+        assert [type(module) for module in model.modules()] == kinds
+        assert list(scatters(model)) == sparse
+        assert [name for name, _ in model.named_parameters()]
+        model(torch.randn(IMAGES))
+
+
+def test_sparse_files_and_models_that_do_not_belong_together(saved_sparse: Path, saved: Path) -> None:
+    wider = cnn()
+    wider[3] = nn.Conv2d(4, 6, 3, groups=2)
+    refused(saved_sparse, lb.WrongModel, r"'3\.weight' has shape \(4, 2, 3, 3\)", wider)
+    refused(saved_sparse, lb.WrongModel, "tensors", mlp())
+    refused(saved_sparse, lb.WrongModel, "tensors", nn.Sequential(*cnn()[:5]))
+    refused(saved_sparse, lb.WrongModel, "shape", lb.make_sparse(cnn(), 0.3))
+    refused(saved_sparse, lb.WrongModel, "tensors", lb.make_sparse(cnn(), 0.4, dense=()))
+    refused(saved_sparse, lb.WrongModel, "float64", cnn().double())
+    refused(saved, lb.WrongModel, "tensors", lb.make_sparse(mlp(), 0.5))
+    normed = cnn()
+    normed[3] = parametrizations.weight_norm(normed[3])
+    refused(saved_sparse, lb.WrongModel, "tensors", normed)
+    refused(saved_sparse, lb.NoClosedForm, "Cauchy", cnn(), prior=D.Cauchy(0.0, 1.0))
+
+
+def test_a_truncated_sparse_file(saved_sparse: Path) -> None:
+    whole = saved_sparse.read_bytes()
+    for length in (20, len(whole) // 2, len(whole) - 1):
+        saved_sparse.write_bytes(whole[:length])
+        refused(saved_sparse, lb.TruncatedFile, "cut short", cnn())

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from torch.nn.utils.parametrize import is_parametrized
 
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian, refuse_random_parts
@@ -148,7 +149,7 @@ class _Restoring:
         for name, shape in shapes.items():
             layer: Any = layers.get(dense_name(name).rpartition(".")[0])
             weight = getattr(layer, "weight", None)
-            if not isinstance(weight, Tensor):
+            if not isinstance(weight, Tensor) or (name not in known and is_parametrized(layer, "weight")):
                 continue  # the comparison of the tensors tells the rest
             if list(weight.shape) != shape:
                 raise WrongModel(

@@ -31,6 +31,9 @@ from leanbayes.evaluate.cost import (
     table_1,
     training_flops,
 )
+from leanbayes.ops import sparse, sparse_products
+from leanbayes.ops.sparse_choice import Kernels
+from leanbayes.ops.sparse_products import counting
 from leanbayes.predict import Predictor, outputs_of
 
 
@@ -530,3 +533,77 @@ def test_costs_are_frozen_and_checked() -> None:
     for wrong in ({"bytes": -1}, {"train_seconds": float("nan")}, {"flops_formula": float("inf")}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             replace(Cost(1, 0, 4), **wrong)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- sparse models
+
+
+def sparse_network(density: float = 0.5, **options: Any) -> lb.Bayesian:
+    return lb.Bayesian(network(), subspace=lb.sparse(density, **options), propagate="local")
+
+
+def kernels(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sparse, "choose", lambda *_: Kernels(name, name, name))
+
+
+def test_numbers_of_a_sparse_model_by_kind() -> None:
+    """The first layer is dense, of the others half is stored: 10 and 6 values, as many scales and positions."""
+    bnn = sparse_network()
+    means = 6 * 5 + 5 + 10 + 4 + 6 + 3
+    assert count_parameters(bnn) == Parameters(means, means, 16, 0, 4 * (2 * means + 16), zeros=16)
+    part = lb.Bayesian(network(), subspace=lb.sparse(0.5, inside=lb.layers("2.weight")))
+    assert count_parameters(part) == Parameters(means, 10, 16, 0, 4 * (means + 10 + 16), zeros=16)
+    plain = lb.make_sparse(network(), 0.5)
+    assert count_parameters(plain) == Parameters(means, 0, 16, 0, 4 * (means + 16), zeros=16)
+    assert count_parameters(plain).density == means / (means + 16)
+
+
+@pytest.mark.parametrize("kernel", ["numba", "csr"])
+def test_only_products_by_stored_entries_are_counted(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels(monkeypatch, kernel)
+    plain, stored = lb.make_sparse(network(), 0.5), 2 * BATCH * (10 + 6)
+    assert forward_flops(plain, X) == FIRST + stored
+    assert training_flops(plain, X, Y, lb.Categorical()) == 2 * FIRST + 3 * stored
+    bnn = sparse_network()
+    assert forward_flops(bnn, X) == 2 * (FIRST + stored)
+    assert training_flops(bnn, X, Y, lb.Categorical()) == 2 * (2 * FIRST + 3 * stored)
+    sampled = lb.Bayesian(network(), subspace=lb.sparse(0.5), propagate="sample")
+    assert forward_flops(sampled, X) == FIRST + stored
+
+
+def test_where_the_dense_kernel_runs_all_products_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels(monkeypatch, "dense")
+    plain = lb.make_sparse(network(), 0.5)
+    assert forward_flops(plain, X) == WHOLE
+    assert training_flops(plain, X, Y, lb.Categorical()) == 3 * WHOLE - FIRST
+
+
+def test_flops_of_a_sparse_convolution_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels(monkeypatch, "numba")
+    layer = lb.make_sparse(nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, bias=False), 0.25, dense=())
+    assert forward_flops(layer, torch.zeros(5, 4, 8, 8)) == 2 * 27 * 16 * 5
+
+
+def test_counts_nest_and_end() -> None:
+    x, index = torch.ones(4, 3), torch.tensor([0, 4])
+    with counting() as outer:
+        sparse.linear(x, index, (2, 3), torch.ones(2), kernel="numba")
+        with counting() as inner:
+            sparse.linear(x, index, (2, 3), torch.ones(2), kernel="csr")
+        assert inner == [16]
+    assert outer == [16, 16]
+    sparse.linear(x, index, (2, 3), torch.ones(2), kernel="numba")
+    assert outer == [16, 16]
+    with pytest.raises(ZeroDivisionError), counting():
+        raise ZeroDivisionError
+    assert sparse_products._COUNTS == []
+
+
+def test_costs_of_a_sparse_batch_leave_the_model_as_it_was() -> None:
+    bnn = sparse_network()
+    before = {name: value.clone() for name, value in bnn.state_dict().items()}
+    found = cost_of(bnn, X, Y, lb.Categorical())
+    assert (found.parameters, found.random, found.bytes) == (116, 58, 4 * (116 + 16))
+    assert found.density == 58 / 74
+    assert list(bnn.state_dict()) == list(before)
+    assert all(torch.equal(value, before[name]) for name, value in bnn.state_dict().items())

@@ -11,7 +11,8 @@ import leanbayes as lb
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.evaluate import accuracy
 from leanbayes.recipes import RECIPES, Budget, Recipe, Run, parse, prepare, settings
-from leanbayes.subspace import last_layer
+from leanbayes.recipes.variational_dropout import cut
+from leanbayes.subspace import last_layer, scatters
 from tests import tasks
 
 SPECS = {
@@ -178,8 +179,8 @@ def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
 
 
 def test_names_and_options() -> None:
-    names = "deterministic ensemble dropout vi radial vdp partial layers swag laplace temperature ssvi rigl variational_dropout"
-    assert set(names.split()) == set(RECIPES)
+    names = "deterministic ensemble dropout vi radial vdp partial layers swag laplace temperature ssvi rigl"
+    assert {*names.split(), "variational_dropout"} == set(RECIPES)
     recipe = parse("partial:rate=0.02,propagate=local")
     assert (recipe.rate, recipe.propagate) == (0.02, "local")
     assert settings(parse("vi+temperature"))["of"]["name"] == "vi"
@@ -206,6 +207,19 @@ def test_names_and_options() -> None:
         ("ensemble:members=1", "at least 2 members"),
         ("ensemble:members=2.5", "members must be a int"),
         ("laplace:subset=all", "unknown subset"),
+        ("ssvi:density=0", "density"),
+        ("ssvi:density=2", "density"),
+        ("ssvi:layout=dense", "unknown layout|layout"),
+        ("ssvi:removal=size", "unknown removal criterion"),
+        ("ssvi:addition=none", "unknown addition criterion|addition"),
+        ("ssvi:rate=1", "rate"),
+        ("ssvi:every=0", "every"),
+        ("ssvi:stop=0", "stop"),
+        ("ssvi:kl_start=0.1", "kl_start"),
+        ("rigl:density=0", "density"),
+        ("rigl:rate=2", "rate"),
+        ("variational_dropout:prior=normal", "unknown prior"),
+        ("variational_dropout:kl_start=0.1", "kl_start"),
     ],
 )
 def test_a_bad_specification_is_named(spec: str, message: str) -> None:
@@ -274,3 +288,72 @@ def test_steps_that_are_no_training_are_told_too(spec: str, stage: str) -> None:
     assert steps
     assert steps[-1][0] == steps[-1][1]
     assert all(1 <= done <= total for done, total in steps)
+
+
+def test_sparse_recipes_end_as_sparse_as_they_began() -> None:
+    task = tasks.pictures()
+    run = Run(Budget(epochs=6, batch_size=30, lr=2e-2))
+    ssvi = prepare(parse("ssvi:density=0.2,every=2"), task, run).predictor
+    rigl = prepare(parse("rigl:density=0.2,every=2"), task, run).predictor
+    for model in (ssvi.model, rigl):
+        (scatter,) = scatters(model).values()
+        assert len(scatter.index) == round(0.2 * 4 * 36 * 3)
+    start = lb.make_sparse(run.new_model(task), 0.2, seed=run.seed)
+    (before,) = scatters(start).values()
+    assert not torch.equal(before.index, scatter.index)
+    assert {row.name: row.stored for row in ssvi.summary() if row.stored} == {"4.weight": 86}
+
+
+def test_ssvi_from_a_trained_network_keeps_its_largest_weights() -> None:
+    task, run = tasks.classes(), Run(Budget(epochs=4, batch_size=30, lr=2e-2))
+    recipe = parse("ssvi:density=0.25,pretrain=0.5,every=1000,layout=erdos_renyi")
+    found = prepare(recipe, task, run).predictor
+    (scatter,) = scatters(found.model).values()
+    dense = run.plain(task, 2)[2].weight.abs().flatten()
+    assert set(scatter.index.tolist()) == set(dense.topk(12).indices.tolist())
+
+
+def test_rewiring_of_the_recipes() -> None:
+    for spec in ("ssvi", "rigl"):
+        how = parse(spec).rewiring(4000)
+        assert (how.every, how.stop, how.rate) == (75, 0.75, 0.3)
+        assert sum(how.due(step, 4000) for step in range(4000)) in (39, 40)
+        assert parse(f"{spec}:every=7").rewiring(4000).every == 7
+    assert parse("ssvi").rewiring(10).removal == "snr_magnitude"
+    assert parse("rigl").rewiring(10).removal == "magnitude"
+    assert parse("vi").rewiring(10) is None
+    schedule = parse("ssvi:kl_end=0.2").kl_schedule()
+    assert [schedule(share) for share in (0.0, 0.25, 0.5, 1.0)] == [0, 0.1, 0.2, 0.2]
+
+
+def test_noise_is_cut_and_the_rest_is_what_it_was() -> None:
+    torch.manual_seed(0)
+    bnn = lb.Bayesian(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double(), prior=lb.LogUniformLaw(0.0))
+    with torch.no_grad():
+        for parameter in bnn.parameters():
+            parameter.add_(torch.randn_like(parameter))
+        bnn.model[0].weight[2, 3] = 0.0
+        bnn.model[2].weight.mul_(1e-9)  # all of it is noise: one weight stays
+    state = {name: value.clone() for name, value in bnn.state_dict().items()}
+    made = cut(bnn, 1.0)
+    assert all(torch.equal(value, state[name]) for name, value in bnn.state_dict().items())
+    weights, own = bnn.weights(), scatters(made.model)
+    for name, place in (("0.weight", 0), ("2.weight", 1)):
+        mean, scale = weights[name].mean.detach().flatten(), weights[name].spread.detach().flatten()
+        signal = (2 * scale.log() - 2 * mean.abs().log()) <= 1.0
+        scatter = list(own.values())[place]
+        if place == 0:
+            assert scatter.index.tolist() == signal.nonzero().flatten().tolist()
+            assert 0 < len(scatter.index) < 48
+        else:
+            assert not signal.any()
+            assert scatter.index.tolist() == [int((scale / mean.abs()).argmin())]
+        kept = made.weights()[list(own)[place]]
+        assert torch.equal(kept.mean, mean[scatter.index.long()])
+        assert torch.equal(kept.rho, weights[name].rho.flatten()[scatter.index.long()])
+    assert torch.equal(made.weights()["0.bias"].spread, weights["0.bias"].spread)
+    x = torch.randn(5, 6, dtype=torch.float64)
+    zeroed = made.densify()
+    with made.at_mean():
+        torch.testing.assert_close(made(x), zeroed(x))
+    assert made.summary().size == bnn.summary().size

@@ -20,7 +20,7 @@ from torch import Tensor
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
 from leanbayes.ops.sparse_choice import DENSE, KERNELS, Kernels, choose
 from leanbayes.ops.sparse_plan import Axis, Geometry
-from leanbayes.ops.sparse_products import SparseProduct, innermost
+from leanbayes.ops.sparse_products import SparseProduct, in_autocast, innermost
 
 __all__ = ["batch_innermost", "conv", "conv_moments", "kernels_for", "linear", "linear_moments", "watch", "watching"]
 
@@ -236,7 +236,7 @@ def _dense_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geom
 
 def _cast(x: Tensor, mean: Tensor) -> Tensor:
     """Under autocast an input comes in the precision of the layer before."""
-    return x.to(mean.dtype) if torch.is_autocast_enabled(x.device.type) else x
+    return x.to(mean.dtype) if in_autocast(x) else x
 
 
 def _check(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor | None) -> None:

@@ -43,11 +43,12 @@ _CSR_ONLY = Kernels("csr", "csr", "csr")
 
 def choose(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
     """The cheapest kernels for an input of shape (batch, channels, …)."""
-    if x.dtype not in (torch.float32, torch.float64):
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
+    if x.dtype not in (torch.float32, torch.float64) or transformed:
         return DENSE
     linear = geometry.is_linear
     if x.device.type != "cpu":
-        return _CSR_ONLY if linear else DENSE
+        return _CSR_ONLY if linear and x.device.type == "cuda" else DENSE
     products, batch = non_zeros * prod(geometry.positions), len(x)
     vectors = max(batch, VECTOR // x.itemsize)
     sums = _SUM_START + products * vectors * (_SUMS if moments else _SUM)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from leanbayes.ops.sparse_choice import VECTOR, Kernels
 from leanbayes.ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
 
-__all__ = ["SparseProduct", "counting", "innermost"]
+__all__ = ["SparseProduct", "counting", "in_autocast", "innermost"]
 
 _SMALL = 2**19  # products that are done before a second thread has begun
 _PIECES = 4  # for each thread, so that none waits long for another
@@ -49,6 +49,20 @@ def _counted(flops: int) -> Iterator[None]:
         yield
 
 
+def in_autocast(x: Tensor) -> bool:
+    """Whether torch would take the products of this tensor in lower precision."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+@contextmanager
+def _as_given(x: Tensor, flops: int) -> Iterator[None]:
+    """Inside, torch casts nothing: its sparse products have no lower precision."""
+    casting = torch.autocast(x.device.type, enabled=False) if in_autocast(x) else nullcontext()
+    with casting, _counted(flops):
+        yield
+
+
 def innermost(x: Tensor) -> Tensor:
     """(batch, channels, …) as (channels, …, batch) in consecutive memory."""
     last = x.movedim(0, -1)
@@ -74,7 +88,7 @@ class SparseProduct(torch.autograd.Function):
         ctx.save_for_backward(x, mean, variance, index)
         ctx.geometry, ctx.kernels = geometry, kernels
         ctx.flops = 2 * len(index) * prod(geometry.positions) * x.shape[-1] * (1 if variance is None else 2)
-        with _counted(ctx.flops):
+        with _as_given(x, ctx.flops):
             return SparseProduct._product(x, mean, variance, index, geometry, kernels)
 
     @staticmethod
@@ -99,10 +113,10 @@ class SparseProduct(torch.autograd.Function):
         q = rest[0] if rest else None
         of_input, of_mean, of_variance = None, None, None
         if ctx.needs_input_grad[0]:
-            with _counted(ctx.flops):
+            with _as_given(x, ctx.flops):
                 of_input = _input_gradient(ctx.kernels.input, x, mean, variance, index, ctx.geometry, g, q)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            with _counted(ctx.flops):
+            with _as_given(x, ctx.flops):
                 of_mean, of_variance = _value_gradients(ctx.kernels.values, x, index, ctx.geometry, g, q)
         return of_input, of_mean, of_variance, None, None, None
 

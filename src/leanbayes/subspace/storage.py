@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from leanbayes.ops.sparse import batch_innermost
 from leanbayes.ops.sparse_tensor import SparseTensor
 
 __all__ = ["Scatter", "dense_name", "densify", "keep_layout", "make_dense", "scatters", "sparse_state", "sparsify"]
 
+_SMALL_BATCH = 32  # below, sparse products are hardly ever chosen
 _OWN = ".parametrizations.weight.original"
 
 
@@ -54,13 +56,13 @@ class Scatter(nn.Module):
 
 
 class _BatchInnermost:
-    """A batch norm that takes an input whose batch is innermost in memory, as sparse products leave it, as it lies."""
+    """A batch norm whose input and output have the batch innermost in memory, as sparse products have it."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Over the batch and all positions of a channel: in which order they lie makes no difference."""
-        if type(x) is not Tensor or x.dim() < 3 or x.shape[0] < 2 or not x.movedim(0, -1).is_contiguous():
+        if type(x) is not Tensor or x.dim() < 3 or x.device.type != "cpu" or len(x) < _SMALL_BATCH:
             return super().forward(x)  # type: ignore[misc,no-any-return]
-        last = x.movedim(0, -1)
+        last = batch_innermost(x).movedim(0, -1)  # what a dense layer gave is turned here, once for all that follow
         one = last.reshape(1, len(last), *[1] * (x.dim() - 3), -1)
         return super().forward(one).view(last.shape).movedim(-1, 0)  # type: ignore[misc,no-any-return]
 
@@ -102,7 +104,7 @@ def dense_name(name: str) -> str:
     >>> dense_name("layer1.0.conv1.parametrizations.weight.original"), dense_name("fc.bias")
     ('layer1.0.conv1.weight', 'fc.bias')
     """
-    return f".{name}".removesuffix(_OWN).removeprefix(".") + ".weight" if _is_own(name) else name
+    return f"{f'.{name}'.removesuffix(_OWN)}.weight".removeprefix(".") if _is_own(name) else name
 
 
 def densify(model: nn.Module) -> nn.Module:
