@@ -12,7 +12,7 @@ __all__ = ["Draws", "on_host"]
 
 def on_host(values: Tensor) -> Any:
     """A copy as a NumPy array, from whichever device: for codecs, hashes and generators that know no other."""
-    return np.asarray(torch.empty_like(values, device="cpu").copy_(values.detach()))
+    return np.asarray(torch.empty(values.shape, dtype=values.dtype).copy_(values.detach()))
 
 
 class Draws:
