@@ -1,5 +1,7 @@
 """Moments against weight samples: mean and standard deviation of every logit of trained networks, one pass beside many.
 
+The LeNet is small enough for its full covariance as well: what all of `moments` is an approximation of.
+
 Each network is trained plainly and then as a Bayesian one, as the recipe "vi" does, so that its scales have their
 trained size; then every way to propagate moments is held against S weight samples. The relative error of a deviation
 from S samples is itself about 0.56/√S: what the error of one pass is worth in samples is part of the result.
@@ -26,13 +28,19 @@ from leanbayes.models import lenet5, mlp, resnet18, unet, vit
 
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
+    "exact kernels": {"kernels": "exact"},
     "positions one": {"positions": "shared"},
     "16 factors": {"rank": 16},
     "4 factors": {"rank": 4},
     "units independent": {"rank": 0},
     "units independent, positions one": {"rank": 0, "positions": "shared"},
     "units and positions independent": {"rank": 0, "positions": "independent"},
-    "taylor, units and positions independent": {"rank": 0, "positions": "independent", "order": "taylor"},
+    "taylor, units and positions independent": {
+        "rank": 0,
+        "positions": "independent",
+        "order": "taylor",
+        "kernels": "exact",
+    },
     "taylor": {"order": "taylor"},
 }
 """What of `leanbayes.moments` is compared; units and positions independent, and first order, is 002."""
@@ -40,13 +48,17 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Net:
-    """A network, how its data are made of digits, how long it is trained, and on how many images it is compared."""
+    """A network, how its data are made of digits, how long it is trained, and on how many images it is compared.
+
+    On ``jointly`` of them the full covariance is propagated, too.
+    """
 
     make: Callable[[], nn.Module]
     prepare: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     train: int
     epochs: int
     test: int
+    jointly: int = 0
 
 
 def whole(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +85,7 @@ def scene(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 NETS = {
     "mlp": Net(lambda: mlp(784, 10, width=(300, 100)), whole, 20_000, 6, 500),
-    "lenet5": Net(lambda: lenet5(1, 10), whole, 20_000, 6, 250),
+    "lenet5": Net(lambda: lenet5(1, 10), whole, 20_000, 6, 250, jointly=32),
     "resnet18": Net(lambda: resnet18(10, 1), halved, 2_000, 6, 24),
     "unet": Net(lambda: unet(1, 3, 8, 3), scene, 1_500, 8, 6),
     "vit": Net(lambda: vit(1, 10, (28, 28), 4, 64, 4, 4), whole, 6_000, 10, 48),
@@ -149,14 +161,16 @@ def main() -> None:
                 lb.save(bnn, kept)
         x, y = net.prepare(*_first(task.test, net.test))
         results[name] = compared(bnn, x, y, options.samples)
-        for way in WAYS:
-            print(name, way, {key: round(value, 3) for key, value in results[name][way].items()}, flush=True)
+        if net.jointly:
+            few = x[: net.jointly], y[: net.jointly]
+            results[f"{name}, beside the full covariance"] = compared(bnn, *few, options.samples, jointly=True)
+    _show(results)
     write(options.out, results, {"samples": options.samples, "kl_weights": options.kl_weights, "prior": "fitted"})
 
 
 @torch.no_grad()
-def compared(bnn: lb.Bayesian, x: Tensor, y: Tensor, samples: int) -> dict[str, Any]:
-    """One network: how it is, and every way beside the samples."""
+def compared(bnn: lb.Bayesian, x: Tensor, y: Tensor, samples: int, jointly: bool = False) -> dict[str, Any]:
+    """One network: how it is, and every way beside the samples; ``jointly``, the full covariance, too."""
     truth = sampled(bnn, x, samples)
     with bnn.at_mean():
         plain = (bnn(x) - truth[0]).abs() / truth[1]
@@ -171,7 +185,17 @@ def compared(bnn: lb.Bayesian, x: Tensor, y: Tensor, samples: int) -> dict[str, 
     for way, options in WAYS.items():
         mean, variance = lb.moments(bnn, x, **options)
         found[way] = against(mean, variance.sqrt(), truth)
+    if jointly:
+        mean, spread = map(torch.cat, zip(*(lb.covariance(bnn, few) for few in x.split(8)), strict=True))
+        found["full covariance"] = against(mean, spread.diagonal(dim1=1, dim2=2).sqrt(), truth)
     return found
+
+
+def _show(results: dict[str, Any]) -> None:
+    for name, figures in results.items():
+        for way, row in figures.items():
+            if isinstance(row, dict):
+                print(name, way, {key: round(value, 3) for key, value in row.items()}, flush=True)
 
 
 def _first(data: Any, n: int) -> tuple[Tensor, Tensor]:

@@ -43,6 +43,8 @@ def predictions(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, r
         "plain": lambda: plain(x),
         "plain, channels_last": lambda: innermost(images),
         **{name: lambda bnn=bnn: lb.moments(bnn, x) for name, bnn in bayesian.items()},
+        "all random, exact kernels": lambda: lb.moments(bayesian["all random"], x, kernels="exact"),
+        "1 % random, exact kernels": lambda: lb.moments(bayesian["1 % random"], x, kernels="exact"),
         "all random, units independent": lambda: lb.moments(bayesian["all random"], x, rank=0),
         "1 % random, units independent": lambda: lb.moments(bayesian["1 % random"], x, rank=0),
     }

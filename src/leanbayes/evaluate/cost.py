@@ -46,8 +46,8 @@ __all__ = [
 class Cost:
     """The costs of one run, as a comparison keeps them; None is what was not measured.
 
-    ``parameters`` are means and scales, ``random`` the scales alone, ``bytes`` all that the model keeps, ``density`` the
-    share of the means that a sparse model stores. FLOPs are those of one batch, ``peak_memory`` is in bytes.
+    ``parameters`` are means and scales, ``random`` the scales alone, ``bytes`` all that the model keeps, ``density``
+    the share of the means that a sparse model stores. FLOPs are those of one batch, ``peak_memory`` is in bytes.
     """
 
     parameters: int

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from leanbayes.ops.normal import threads
 
-__all__ = ["add_turned", "affine", "pull_back_square", "rectify", "square", "turned"]
+__all__ = [
+    "add_turned",
+    "affine",
+    "pull_back_square",
+    "rectify",
+    "rectify_and_sum",
+    "square",
+    "turned",
+]
 
 _LEAST = 2**14  # numbers: below, the calls weigh more than the sweeps
 _PIECE = 2**15  # numbers that a thread takes at least
@@ -31,6 +39,21 @@ def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tup
         return None
     found: tuple[Tensor, Tensor] = _Rectify.apply(mean, variance, remake)
     return found
+
+
+def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same without gradients for images in channels_last, and sums over the positions, (examples, 4, channels).
+
+    Of E = E relu(z), E², Var relu(z) and Cov(z, relu(z)).
+    """
+    if torch.is_grad_enabled() or mean.dim() != 4 or not _fit(mean, variance) or _channels(mean) is None:
+        return None
+    out, sums = (
+        (torch.empty_like(mean), torch.empty_like(mean)),
+        mean.new_zeros(len(mean), 4, mean.shape[1]),
+    )
+    _by_example("rectify_and_sum", [mean, variance], [sums], out)
+    return *out, sums
 
 
 class _Rectify(torch.autograd.Function):
@@ -186,13 +209,28 @@ def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
     def piece(start: int) -> None:
         kernel(*(array[start : start + step] for array in arrays))
 
-    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, step)):
-        pass
+    _share_out(piece, range(0, arrays[0].size, step))
 
 
 def _share(numbers: int) -> int:
-    """What a thread takes at a time: two shares each, for a call costs as much as thousands of numbers."""
-    return max(_PIECE, -(-numbers // (2 * torch.get_num_threads())))
+    """What a thread takes at a time: four shares each, for a call costs as much as thousands of numbers."""
+    return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
+
+
+def _share_out(work: Callable[[int], None], starts: Sequence[int]) -> None:
+    """Call ``work`` on each start. This thread takes its share: others may wait for a core that torch's still hold."""
+    left = iter(starts)
+
+    def take() -> None:
+        for start in left:
+            work(start)
+
+    helpers = min(torch.get_num_threads(), len(starts)) - 1
+    others = [threads(torch.get_num_threads()).submit(take) for _ in range(helpers)]
+    take()
+    for other in others:
+        if not other.cancel():
+            other.result()
 
 
 def _by_example(
@@ -217,8 +255,7 @@ def _by_example(
             kernel(*(a[n] for a in arrays), *shared, *(a[n] for a in outs), *(a[n] for a in own))
 
     step = max(1, _share(arrays[0].size) // max(arrays[0][0].size, 1))
-    for _ in threads(torch.get_num_threads()).map(examples, range(0, count, step)):
-        pass
+    _share_out(examples, range(0, count, step))
 
 
 def _by_positions(name: str, arrays: Sequence[Any]) -> None:
@@ -232,5 +269,4 @@ def _by_positions(name: str, arrays: Sequence[Any]) -> None:
     def some(start: int) -> None:
         kernel(*(array[:, start : start + step] for array in arrays))
 
-    for _ in threads(torch.get_num_threads()).map(some, range(0, positions, step)):
-        pass
+    _share_out(some, range(0, positions, step))

@@ -70,10 +70,11 @@ class Shared:
         """op(E x², σ_w²): a box sum."""
         return variance_through(operation, second, self.variance, self.shape, None, *args, **kwargs)
 
-    def folded(self, operation: Operation) -> Tensor:  # noqa: ARG002
+    def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Summed over the offsets of a filter, which are kept with length 1."""
         offsets = self.shape[2:]
-        return self.variance.expand(*self.shape[:2], *[1] * len(offsets)) * math.prod(offsets)
+        whole = math.prod(offsets) if shares is None else shares.sum()
+        return self.variance.expand(*self.shape[:2], *[1] * len(offsets)) * whole
 
 
 def _for_each_filter(box: Tensor, filters: Tensor, axis: int, place: int) -> Tensor:

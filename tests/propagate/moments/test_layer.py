@@ -98,6 +98,18 @@ def test_sweeps_and_sparse_products_give_what_the_formulas_give(name, subspace, 
             assert (one - other).norm() <= 1e-4 * other.norm() + 1e-6
 
 
+@pytest.mark.parametrize("length", [8, 20])
+def test_batch_norm_of_sequences_has_its_channels_second(length, monkeypatch):
+    monkeypatch.setattr(ops, "_LEAST", 1)
+    model = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.BatchNorm1d(8)).eval()
+    model[1].running_var.uniform_(0.1, 5)
+    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.1)), torch.randn(4, 3, length)
+    with torch.no_grad():
+        found, truth = lb.moments(bnn, x), lb.moments(copy.deepcopy(bnn).double(), x.double())
+    for one, other in zip(found, truth, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
 def test_the_backward_pass_of_a_residual_net_keeps_little(monkeypatch):
     """Per layer: its input's mean and variance, and the norm's; what a relu needs is made again."""
     monkeypatch.setattr(ops, "_LEAST", 1)

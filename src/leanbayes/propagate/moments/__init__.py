@@ -7,9 +7,10 @@ from leanbayes.errors import MissingRule
 from leanbayes.ops.safe_sqrt import draw_normal
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate.moments import rules
-from leanbayes.propagate.moments.tensor import ORDERS, POSITIONS, RULES, MomentTensor, Setting
+from leanbayes.propagate.moments.tensor import KERNELS, ORDERS, POSITIONS, RULES, MomentTensor, Setting
 
 __all__ = [
+    "KERNELS",
     "ORDERS",
     "POSITIONS",
     "RULES",

@@ -99,7 +99,8 @@ def mix(parts: Sequence[Part], shape: Sequence[int]) -> Tensor | None:
         return None
     total, common = None, None
     for variance, shared in parts:
-        weight = variance.expand(tuple(shape)).mean(axes, keepdim=True)
+        own = tuple(a for a in axes if a - len(shape) >= -variance.dim() and variance.shape[a - len(shape)] > 1)
+        weight = variance.mean([a - len(shape) for a in own], keepdim=True) if own else variance
         total = weight if total is None else total + weight
         if shared is not None:
             common = weight * shared if common is None else common + weight * shared
@@ -163,7 +164,7 @@ def linear_fraction(
             return F.linear(value, kernel)
         if groups == 1 and value.dim() == kernel.dim():  # a product of matrices, without the start of a convolution
             matrix = kernel.flatten(1).mT if operation in _TRANSPOSED else kernel.flatten(1)
-            return F.linear(value.flatten(1), matrix).view(len(value), -1, *value.shape[2:])
+            return F.linear(value.flatten(1), matrix).view(len(value), len(matrix), *value.shape[2:])
         return operation(value, kernel, None, groups=groups)
 
     w_square = None if weight[0] is None else Dense(weight[0]).folded(operation)

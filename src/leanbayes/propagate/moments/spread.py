@@ -27,8 +27,11 @@ class Spread(Protocol):
         """op(E x², σ_w²)."""
         ...
 
-    def folded(self, operation: Operation) -> Tensor:
-        """Summed over the offsets of a filter, which are kept with length 1: what averages of positions meet."""
+    def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:
+        """Summed over the offsets of a filter, which are kept with length 1: what averages of positions meet.
+
+        ``shares`` are factors for the offsets.
+        """
         ...
 
 
@@ -44,10 +47,12 @@ class Dense:
         """One operation of the layer's own size."""
         return operation(second, self.variance, None, *args, **kwargs)
 
-    def folded(self, operation: Operation) -> Tensor:
+    def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:
         """A sum."""
         if operation is F.linear:
             return self.variance
+        if shares is not None:
+            return (self.variance.flatten(2) @ shares)[(..., *[None] * (self.variance.dim() - 2))]
         return self.variance.sum(tuple(range(2, self.variance.dim())), keepdim=True)
 
 
@@ -65,14 +70,15 @@ class Sparse:
             return sparse.linear(second, self.index, self.shape, self.values)
         return sparse.conv(turned(second), self.index, self.shape, self.values, *args, **kwargs)
 
-    def folded(self, operation: Operation) -> Tensor:
+    def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:
         """A sum over the random entries."""
         if operation is F.linear:
             kept, offsets = self.shape, 1
         else:
             kept, offsets = (*self.shape[:2], *[1] * (len(self.shape) - 2)), math.prod(self.shape[2:])
         flat = self.values.new_zeros(math.prod(kept))
-        return flat.index_add(0, self.index // offsets, self.values).view(kept)
+        values = self.values if shares is None else self.values * shares[self.index % offsets]
+        return flat.index_add(0, self.index // offsets, values).view(kept)
 
 
 def spread_of(operation: Operation, weight: Any) -> Spread | None:

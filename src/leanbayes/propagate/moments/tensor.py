@@ -13,9 +13,11 @@ from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_ker
 from leanbayes.propagate.registry import Registry
 
 __all__ = [
+    "KERNELS",
     "ORDERS",
     "POSITIONS",
     "RULES",
+    "Averages",
     "MomentTensor",
     "Setting",
     "Ties",
@@ -28,6 +30,7 @@ __all__ = [
 
 RULES = Registry("moments")
 
+KERNELS = ("exact", "box")
 ORDERS = ("gaussian", "taylor")
 POSITIONS = ("split", "shared", "independent")
 
@@ -42,6 +45,7 @@ class Setting:
         model: whose modules name the place of an error.
         examples: the axis that holds the examples where a linear layer is met; attention in torch moves it.
         rank: how many factors units have in common; see `leanbayes.propagate.moments.ties`. 0: none.
+        kernels: how a convolution takes a variance; see `leanbayes.propagate.moments.boxes`.
     """
 
     order: str = "gaussian"
@@ -49,12 +53,15 @@ class Setting:
     model: nn.Module | None = None
     examples: int = 0
     rank: int = 0
+    kernels: str = "exact"
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise UnknownName.of("order", self.order, ORDERS)
         if self.positions not in POSITIONS:
             raise UnknownName.of("treatment of positions", self.positions, POSITIONS)
+        if self.kernels not in KERNELS:
+            raise UnknownName.of("kernels of variances", self.kernels, KERNELS)
         if self.rank < 0:
             raise InputError(f"rank must not be negative, got {self.rank}; 0 takes units as independent")
 
@@ -70,6 +77,14 @@ class Ties(NamedTuple):
     near: Tensor | None
 
 
+class Averages(NamedTuple):
+    """Means over the positions of each example and channel, (examples, channels, 1, …): of μ, μ² and σ²."""
+
+    mean: Tensor | None
+    square: Tensor | None
+    variance: Tensor
+
+
 class MomentTensor(Tensor):
     """Random numbers by their mean ``expected`` and ``variance``, entry by entry. It has no storage of its own.
 
@@ -81,6 +96,7 @@ class MomentTensor(Tensor):
     expected: Tensor
     shared: Tensor | None
     ties: Ties | None
+    averages: Averages | None
     setting: Setting
     weight: RandomWeight | None
     memory: Memory
@@ -136,7 +152,7 @@ class MomentTensor(Tensor):
     def _fill(self, expected: Tensor, variance: Tensor | None, shared: Tensor | None) -> None:
         self.expected, self._variance, self.shared = expected, variance, shared
         self.remake: Callable[[], tuple[Tensor, Tensor]] | None = None  # both again, from what is kept anyway
-        self.ties = None
+        self.ties = self.averages = None
         self.version = self.memory.version
 
     def overwrite(self, other: "MomentTensor") -> None:
@@ -144,6 +160,7 @@ class MomentTensor(Tensor):
         self.memory.version += 1
         self._fill(other.expected, other.variance, other.shared)
         self.weight = None
+        self.averages = other.averages
         self.tied(other.ties)
 
     @property

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.propagate.linear_ops import channel_axis, for_each_axis
+from leanbayes.propagate.linear_ops import channel_axis
+from leanbayes.propagate.moments.boxes import shares_of
 from leanbayes.propagate.moments.spread import Dense, Spread
 from leanbayes.propagate.moments.tensor import MomentTensor, Ties
 from leanbayes.propagate.moments.ties import bounded, local, over, root, some, wide
@@ -22,7 +23,6 @@ from leanbayes.propagate.moments.ties import bounded, local, over, root, some, w
 __all__ = ["Layer", "tie"]
 
 _LEAST = 1e-5  # is added to the covariance of the directions, whose mean variance is 1, so that it has an inverse
-_CONVOLUTIONS: dict[Any, int] = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
 
 
 class Layer(NamedTuple):
@@ -48,7 +48,8 @@ def tie(made: MomentTensor, layer: Layer) -> MomentTensor:
     if layer.operation is F.linear:
         axes = tuple(a for a in range(mean.dim() - 1) if a != made.setting.examples) if mean.dim() > 2 else ()
     several = any(mean.shape[axis] > 1 for axis in axes)
-    shares = _shares(layer, mean)
+    window = tuple(layer.weight.shape[2:])
+    shares = shares_of(layer.operation, mean, window, layer.arguments, layer.options)
     if made.setting.rank == 0 or shares is None or (several and made.setting.positions == "independent"):
         return made
     images = several and layer.operation is not F.linear
@@ -75,7 +76,7 @@ def tie(made: MomentTensor, layer: Layer) -> MomentTensor:
         if isinstance(layer.spread, Dense):
             folded = _folded(layer.spread.variance, shares)
         else:
-            folded = layer.spread.folded(layer.operation).flatten(1) * shares.mean()
+            folded = layer.spread.folded(layer.operation, shares).flatten(1)
         square = pool(mean.square()) if layer.means is None else layer.means[1].movedim(channel, -1)
         fresh = _times(square if spread is None else square + spread, folded)
         if images:
@@ -101,7 +102,7 @@ def tie(made: MomentTensor, layer: Layer) -> MomentTensor:
         fraction = (over(made.shared, back(correction)) + back(held)).clamp(0, 1)
         if images:
             near = _near(back(fresh_near + passed), back(corrected), fraction)
-    found = bounded(factors * root(over(torch.ones_like(corrected), corrected))).movedim(-1, 1 + channel)
+    found = bounded(factors, root(over(torch.ones_like(corrected), corrected))).movedim(-1, 1 + channel)
     variance = made.variance
     if torch.is_grad_enabled():
         variance = variance * back(correction)
@@ -141,14 +142,14 @@ def _through(w: Tensor, spread: Tensor, common: Tensor, loadings: Tensor | None,
 
 def _times(value: Tensor, matrix: Tensor) -> Tensor:
     """value @ matrixᵀ as one product: with axes that cannot be merged torch would make one for each example."""
-    return F.linear(value.reshape(-1, value.shape[-1]), matrix).view(*value.shape[:-1], -1)
+    return F.linear(value.reshape(-1, value.shape[-1]), matrix).view(*value.shape[:-1], len(matrix))
 
 
 def _directions(w: Tensor, rank: int) -> Tensor:
     """About the largest left singular vectors of W: one step of power iteration from fixed numbers."""
     found = w @ (w.mT @ _start(w.shape[0], rank).to(w))
     with torch.no_grad():  # only the space that they span matters
-        triangle = torch.linalg.qr(wide(found)).R
+        triangle = torch.linalg.qr(wide(found), mode="r").R
         least = triangle.diagonal().abs().max() * 1e-6 + 1e-30
         signs = torch.where(triangle.diagonal() < 0, -1.0, 1.0).to(triangle)
         inverse = torch.linalg.inv(triangle + torch.diag(least * signs)).to(w.dtype)
@@ -161,28 +162,10 @@ def _start(n: int, rank: int) -> Tensor:
     return torch.randn(n, rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def _shares(layer: Layer, x: Tensor) -> Tensor | None:
-    """For each offset of a filter, the share of outputs for which it falls on the image; None where it is not known."""
-    if layer.operation is F.linear:
-        return x.new_ones(1)
-    rank = _CONVOLUTIONS.get(layer.operation)
-    usual: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-    given = usual | dict(zip(usual, layer.arguments, strict=False)) | layer.options
-    if rank is None or given["groups"] != 1 or isinstance(given["padding"], str) or x.dim() != rank + 2:
-        return None
-    each = [for_each_axis(given[name], rank) for name in ("stride", "padding", "dilation")]
-    sizes = zip(x.shape[2:], layer.weight.shape[2:], strict=True)
-    found = [1.0]
-    for (n, kernel), stride, padding, dilation in zip(sizes, *each, strict=True):
-        outputs = (n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-        starts = range(-padding, outputs * stride - padding, stride)
-        inside = [sum(0 <= start + k * dilation < n for start in starts) / outputs for k in range(kernel)]
-        found = [a * b for a in found for b in inside]
-    return x.new_tensor(found)
-
-
 def _folded(w: Tensor, shares: Tensor) -> Tensor:
-    """The sum over the offsets of a filter, each as often as it falls on the image."""
+    """The sum over the offsets of a filter, each as often as it falls on the image; or summed before (`boxes`)."""
+    if w.dim() > 2 and w[0, 0].numel() < len(shares):
+        return w.flatten(1) * shares.mean()
     return w if w.dim() == 2 else w.flatten(2) @ shares
 
 

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from leanbayes.ops.safe_sqrt import SafeSqrt
-from leanbayes.propagate.moments.tensor import MomentTensor, Ties
+from leanbayes.propagate.moments.tensor import Averages, MomentTensor, Ties
 
 __all__ = [
-    "after_activation", "after_norm", "averaged", "bounded", "joined", "local", "noise_of_deviations", "over", "pooled",
-    "positions", "rearranged", "root", "scaled", "some", "summed", "wide",
+    "after_activation", "after_norm", "averaged", "bounded", "joined", "level", "local", "noise_of_deviations", "over",
+    "pooled", "positions", "rearranged", "root", "scaled", "some", "summed", "wide",
 ]  # fmt: skip
 
 _NOTHING = 1e-30
@@ -39,21 +39,21 @@ def local(x: MomentTensor) -> Tensor | None:
     return x.shared + (1 - x.shared) * x.ties.near
 
 
-def scaled(x: MomentTensor, factor: Any, variance: Tensor) -> Ties | None:
-    """The ties of about ``factor``·x, whose variance is ``variance``."""
+def scaled(x: MomentTensor, factor: Any, variance: Tensor, averages: Averages | None = None) -> Ties | None:
+    """The ties of about ``factor``·x, whose variance is ``variance``, with these ``averages``."""
     if x.ties is None or x.ties.loadings is None:
         return x.ties
     loadings = x.ties.loadings
     if isinstance(factor, Tensor):
         factor = _fitted(factor, x, loadings)
-    return _passed(x.ties, factor, pooled(x.variance, loadings), pooled(variance, loadings))
+    return _passed(x.ties, factor, level(x.variance, x.averages, loadings), level(variance, averages, loadings))
 
 
 def _passed(ties: Ties, factor: Any, before: Tensor, after: Tensor) -> Ties:
     """Ties after a factor has changed the mean variance of positions from ``before`` to ``after``."""
     if ties.loadings is None:
         return ties
-    return Ties(bounded(ties.loadings * (factor * root(over(before, after)))), ties.near)
+    return Ties(bounded(ties.loadings, factor * root(over(before, after))), ties.near)
 
 
 def _fitted(factor: Tensor, x: MomentTensor, loadings: Tensor) -> Tensor:
@@ -65,7 +65,11 @@ def _fitted(factor: Tensor, x: MomentTensor, loadings: Tensor) -> Tensor:
 
 
 def after_activation(
-    x: MomentTensor, covariance: Callable[[Callable[[Tensor], Tensor]], Tensor], mean: Tensor, variance: Tensor
+    x: MomentTensor,
+    covariance: Callable[[Callable[[Tensor], Tensor]], Tensor],
+    mean: Tensor,
+    variance: Tensor,
+    averages: Averages | None = None,
 ) -> MomentTensor:
     """f(z) by its moments and Cov(z, f(z)) = Var z·E f'(z): what is common passes with the mean slope.
 
@@ -74,12 +78,14 @@ def after_activation(
     For jointly Gaussian numbers Cov(f(z₁), f(z₂)) = Σ_n ρⁿ a_n²/n! with a_n = σⁿ E f⁽ⁿ⁾; this is the first term.
     """
     known = x.shared if x.shared is not None or x.ties is None else x.ties.loadings
+    made = x.like(mean, variance, x.shared)
+    made.averages = averages
     if known is None or x.setting.rank == 0:
-        return x.like(mean, variance, x.shared)
-    before, after = (pooled(v, known) for v in (x.variance, variance))
+        return made
+    before, after = level(x.variance, x.averages, known), level(variance, averages, known)
     slope = over(pooled(covariance(lambda value: some(value, positions(value, known))), known), before)
     kept = over(slope.square() * before, after).clamp_max(1)
-    made = x.like(mean, variance, None if x.shared is None else x.shared * kept)
+    made.shared = None if x.shared is None else x.shared * kept
     return made if x.ties is None else made.tied(_passed(x.ties, slope, before, after))
 
 
@@ -92,18 +98,21 @@ def averaged(x: MomentTensor, variance: Tensor, factor: float = 1.0) -> Ties | N
     return None if ties is None else Ties(ties.loadings, None)
 
 
-def summed(terms: Sequence[tuple[MomentTensor, float]], variance: Tensor, rank: int) -> Ties | None:
+def summed(
+    terms: Sequence[tuple[MomentTensor, float]], variance: Tensor, rank: int, averages: Averages | None = None
+) -> Ties | None:
     """The ties of a sum of independent terms: the factors of all of them."""
     rows, near, weights = [], [], []
     for value, factor in terms:
         if value.shape != variance.shape:  # broadcast
             continue
-        ties = scaled(value, factor, variance)
+        ties = scaled(value, factor, variance, averages)
         if ties is not None and ties.loadings is not None:
             rows.append(ties.loadings)
         if ties is not None and ties.near is not None:
             axes = tuple(a for a, n in enumerate(ties.near.shape) if n == 1 < variance.shape[a])
-            weights.append(factor**2 * value.variance.mean(axes, keepdim=True))
+            own = value.variance.mean(axes, keepdim=True) if value.averages is None else value.averages.variance
+            weights.append(factor**2 * own)
             near.append(weights[-1] * ties.near)
     whole = len(near) == len(terms)
     return _of_rows(rows, over(sum(near[1:], near[0]), sum(weights[1:], weights[0])) if whole else None, rank)
@@ -170,7 +179,7 @@ def after_norm(
     corrected = total + lost
     shared = None if made.shared is None else over(made.shared * total + lost, corrected).clamp(0, 1)
     passing = _fitted(factor, x, factors) * root(over(torch.ones_like(corrected), corrected))
-    loadings = bounded(left * passing)
+    loadings = bounded(left, passing)
     return made.like(made.expected, made.variance * over(corrected, total), shared).tied(Ties(loadings, None))
 
 
@@ -201,16 +210,23 @@ def wide(value: Tensor) -> Tensor:
     return value if value.dtype in (torch.float32, torch.float64) else value.float()
 
 
-def bounded(loadings: Tensor) -> Tensor:
-    """Σ_k φ_k² is at most 1."""
-    whole = loadings.square().sum(0)
-    return loadings * torch.where(whole > 1, whole, 1).rsqrt()
+def bounded(loadings: Tensor, factor: Tensor) -> Tensor:
+    """factor·φ, where Σ_k (factor·φ_k)² is at most 1."""
+    whole = loadings.square().sum(0) * factor.square()
+    return loadings * (factor * torch.where(whole > 1, whole, 1).rsqrt())
 
 
 def pooled(value: Tensor, loadings: Tensor) -> Tensor:
     """The mean over the positions, along which loadings have length 1; over some rows of them, where there are many."""
     axes = positions(value, loadings)
     return some(value, axes).mean(axes, keepdim=True) if axes else value
+
+
+def level(variance: Tensor, averages: Averages | None, loadings: Tensor) -> Tensor:
+    """`pooled` of a variance; the mean over all positions where that is known."""
+    if averages is not None and averages.variance.shape == loadings.shape[loadings.dim() - variance.dim() :]:
+        return averages.variance
+    return pooled(variance, loadings)
 
 
 def some(value: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -228,6 +244,8 @@ def positions(value: Tensor, loadings: Tensor) -> tuple[int, ...]:
 
 def root(value: Tensor) -> Tensor:
     """√v, with gradient 0 at 0."""
+    if not torch.is_grad_enabled():
+        return value.clamp_min(0).sqrt()
     found: Tensor = SafeSqrt.apply(value)
     return found
 

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.moments import rectify
+from leanbayes.ops.moments import rectify, rectify_and_sum
 from leanbayes.ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.gaussian import clipped, exponential_below, integrate, rectified, taylor
 from leanbayes.propagate.moments.shared import full_fraction, mix
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor, only_first, parts_of
+from leanbayes.propagate.moments.tensor import RULES, Averages, MomentTensor, only_first, parts_of
 from leanbayes.propagate.moments.ties import after_activation
 
 __all__ = ["absolute", "celu", "clamp", "elu", "exponential", "hardsigmoid", "leaky", "prelu", "relu", "selu", "smooth"]
@@ -45,6 +45,11 @@ def _apply(x: MomentTensor, function: Function, gaussian: Callable[[Tensor, Tens
 @RULES.rule(F.relu, torch.relu, Tensor.relu, exact=True, assumes=GAUSSIAN)
 def relu(operation: Operation, input: Any) -> MomentTensor:
     """max(z, 0)."""
+    if input.setting.order == "gaussian" and (swept := rectify_and_sum(input.expected, input.variance)) is not None:
+        mean, variance, sums = swept
+        count = mean.shape[2] * mean.shape[3]
+        *averages, average = (part[..., None, None] / count for part in sums.unbind(1))
+        return after_activation(input, lambda _: average, mean, variance, Averages(*averages))
     found = rectify(input.expected, input.variance, input.remake) if input.setting.order == "gaussian" else None
     if found is None and input.setting.order == "gaussian":
         shift, variance = rectified(input.expected, input.variance)[:2]

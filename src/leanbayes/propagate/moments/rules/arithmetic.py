@@ -11,6 +11,7 @@ from leanbayes.propagate.moments.gaussian import integrate, taylor
 from leanbayes.propagate.moments.shared import mix, of_broadcast
 from leanbayes.propagate.moments.tensor import (
     RULES,
+    Averages,
     MomentTensor,
     expected_of,
     first_random,
@@ -38,17 +39,22 @@ def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> Mo
         factor = (1 + alpha) if operation in _ADD else (1 - alpha)
         return random.like(mean, factor**2 * random.variance, random.shared).tied(random.ties)
     left, right = (1, alpha) if operation not in _FROM else (alpha, 1)
-    parts = []
+    parts, levels = [], []
     for value, factor in ((input, left), (other, right)):
         _, variance, shared = parts_of(value)
         if variance is not None:
             variance = variance if factor == 1 else factor**2 * variance
             parts.append(of_broadcast((variance, shared), mean.shape, random.setting))
-    found = _joined(random, mean, parts)
+            if value.averages is not None and value.shape == mean.shape:
+                levels.append((factor**2 * value.averages.variance, shared))
+    known = levels if len(levels) == len(parts) else None
+    found = _joined(random, mean, parts, known)
+    if known is not None:
+        found.averages = Averages(None, None, sum((part for part, _ in known[1:]), known[0][0]))
     signs = (1, 1) if operation in _ADD else (-1, 1) if operation in _FROM else (1, -1)
     factors = zip((input, other), (left * signs[0], right * signs[1]), strict=True)
     terms = [(value, factor) for value, factor in factors if isinstance(value, MomentTensor)]
-    found.tied(summed(terms, found.variance, random.setting.rank))
+    found.tied(summed(terms, found.variance, random.setting.rank, found.averages))
     if operation in _ADD and alpha == 1:
         found.remake = _again(input, other)
     return found
@@ -169,6 +175,6 @@ def where(operation: Operation, first: Any, second: Any, third: Any) -> MomentTe
     return random.like(mean, variance, mix(parts, mean.shape) if same else None)
 
 
-def _joined(random: MomentTensor, mean: Tensor, parts: Any) -> MomentTensor:
+def _joined(random: MomentTensor, mean: Tensor, parts: Any, levels: Any = None) -> MomentTensor:
     variance = sum((part for part, _ in parts[1:]), parts[0][0])
-    return random.like(mean, variance.expand(mean.shape).to(mean.dtype), mix(parts, mean.shape))
+    return random.like(mean, variance.expand(mean.shape).to(mean.dtype), mix(levels or parts, mean.shape))

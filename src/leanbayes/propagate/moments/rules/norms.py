@@ -16,7 +16,7 @@ from torch import Tensor
 from leanbayes.ops.moments import affine
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.shared import full_fraction, mix
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor, first_random, parts_of
+from leanbayes.propagate.moments.tensor import RULES, Averages, MomentTensor, first_random, parts_of
 from leanbayes.propagate.moments.ties import after_norm, noise_of_deviations, scaled
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
@@ -173,7 +173,7 @@ def _by_channel(out: Tensor, input: Any, weight: Any, bias: Any, mean: Tensor, s
     (x, x_variance, shared), (gain, gain_variance, _), (offset, offset_variance, _) = map(
         parts_of, (input, weight, bias)
     )
-    if x_variance is None:
+    if x_variance is None or x.dim() != 4:
         return None
     none = torch.zeros_like(scale)
     factor = scale if gain is None else scale * gain
@@ -187,15 +187,19 @@ def _by_channel(out: Tensor, input: Any, weight: Any, bias: Any, mean: Tensor, s
     fraction = None
     random = first_random(input, weight, bias)
     alone = gain_variance is None and offset_variance is None
+    spread, square = (sums * (x.shape[0] * x.shape[1] / x.numel())).unbind(1)
+    common = doubt * (spread + square) + added
+    passed = factor.square() * spread
+    total = passed + common
     if random.setting.positions != "independent" and not (alone and shared is None):
-        spread, square = (sums * (x.shape[0] * x.shape[1] / x.numel())).unbind(1)
-        common = doubt * (spread + square) + added
-        passed = factor.square() * spread
-        total = passed + common
         if shared is not None:
             common = common + passed * shared.flatten(1)
         fraction = (common / torch.where(total > 0, total, 1)).view(*common.shape, *[1] * (x.dim() - 2))
-    made = random.like(out, variance, fraction).tied(scaled(input, _along(factor, x, 1), variance))
+    made = random.like(out, variance, fraction)
+    if not torch.is_grad_enabled():
+        input.averages = input.averages or Averages(None, None, spread[..., None, None])
+        made.averages = Averages(None, None, total[..., None, None])
+    made.tied(scaled(input, _along(factor, x, 1), variance, made.averages))
     if made.requires_grad:
         start = (none if offset is None else offset) - mean * factor
         made.remake = _again(*(part.detach() for part in (x, x_variance, factor, start, *vectors)))

@@ -1,0 +1,181 @@
+"""``kernels="box"`` against the dense formula with averaged kernels, and where it is exact."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import leanbayes as lb
+from leanbayes.errors import UnknownName
+from leanbayes.ops import moments as ops
+from leanbayes.propagate.moments import MomentTensor, Setting, boxes, spread
+from tests.propagate.moments.test_layer import NETS, SUBSPACES
+
+CONVOLUTIONS = {
+    "1d": (F.conv1d, (3, 4, 11), (5, 4, 3), {"padding": 1}),
+    "2d": (F.conv2d, (3, 4, 9, 8), (5, 4, 3, 2), {"padding": (1, 0)}),
+    "2d with a stride": (F.conv2d, (3, 4, 9, 8), (5, 4, 3, 3), {"stride": (2, 1), "padding": 1}),
+    "2d dilated": (F.conv2d, (3, 4, 9, 8), (5, 4, 3, 3), {"dilation": 2, "padding": "same"}),
+    "2d of one example": (F.conv2d, (4, 9, 8), (5, 4, 3, 3), {}),
+    "2d without a window": (F.conv2d, (3, 4, 9, 8), (5, 4, 1, 1), {"stride": 2, "padding": 1}),
+    "3d": (F.conv3d, (2, 4, 5, 5, 5), (3, 4, 2, 3, 3), {"padding": 1}),
+}
+
+
+def random_tensor(mean: Tensor, variance: Tensor, **setting) -> MomentTensor:
+    return MomentTensor.of(mean, variance, None, Setting(**setting))
+
+
+def operands(name: str):
+    _, shape, kernel, _ = CONVOLUTIONS[name]
+    draw = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(s, generator=draw, dtype=torch.float64) for s in (shape, kernel))
+    v, s, b = (torch.rand(z, generator=draw, dtype=torch.float64) for z in (shape, kernel, kernel[0]))
+    return x, v, w, s, b
+
+
+def averaged(w: Tensor) -> Tensor:
+    return w.mean(tuple(range(2, w.dim())), keepdim=True).expand_as(w)
+
+
+def shares(operation, x: Tensor, window: torch.Size, **options) -> Tensor:
+    """How often an offset falls on the image, by a convolution of ones with each offset alone."""
+    each = torch.eye(window.numel(), dtype=x.dtype).view(-1, 1, *window)
+    hits = operation(torch.ones_like(x[:1, :1]), each, **options).flatten(2).mean(2)
+    return hits.view(window)
+
+
+@pytest.mark.parametrize("random", ["both", "the input"])
+@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_it_is_the_formula_with_averaged_kernels(name, gradients, random, monkeypatch):
+    monkeypatch.setattr(boxes, "_PIECE", 300)  # several pieces, the last not full
+    operation, _, _, options = CONVOLUTIONS[name]
+    x, v, w, s, b = operands(name)
+    weight = random_tensor(w, s, kernels="box") if random == "both" else w
+    with torch.set_grad_enabled(gradients):
+        y = operation(random_tensor(x, v, kernels="box"), weight, random_tensor(b, b, kernels="box"), **options)
+    often = shares(operation, x, w.shape[2:], **options) if x.dim() == w.dim() else torch.ones_like(w[0, 0])
+    often = often / often.mean()
+    truth = operation(v, averaged(w.square() * often), b, **options)
+    if random == "both":
+        truth = truth + operation(x.square() + v, averaged(s * often), None, **options)
+    torch.testing.assert_close(y.variance, truth, rtol=1e-12, atol=1e-12)
+    assert torch.equal(y.expected, operation(x, w, b, **options))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_it_is_exact_if_no_square_depends_on_the_offset(name):
+    operation, _, _, options = CONVOLUTIONS[name]
+    x, v, w, s, _ = operands(name)
+    w, s = w.sign() * averaged(w.abs()), averaged(s)
+    found, truth = (
+        operation(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k), **options) for k in ("box", "exact")
+    )
+    torch.testing.assert_close(found.variance, truth.variance, rtol=1e-12, atol=1e-12)
+
+
+def test_it_is_exact_for_inputs_that_are_constant_within_a_window():
+    _, _, w, s, _ = operands("2d")
+    x, v = torch.full((2, 4, 6, 6), 0.7, dtype=torch.float64), torch.full((2, 4, 6, 6), 0.3, dtype=torch.float64)
+    found, truth = (F.conv2d(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k)) for k in ("box", "exact"))
+    torch.testing.assert_close(found.variance, truth.variance, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_where_most_of_a_filter_is_on_the_padding_the_mean_over_positions_stays(size):
+    _, _, w, s, _ = operands("2d with a stride")
+    x, v = (torch.full((2, 4, size, size), c, dtype=torch.float64) for c in (0.7, 0.3))
+    found, truth = (
+        F.conv2d(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k), padding=1).variance
+        for k in ("box", "exact")
+    )
+    torch.testing.assert_close(found.mean((2, 3)), truth.mean((2, 3)), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("operation", [F.conv2d, F.conv_transpose2d])
+def test_grouped_and_transposed_ones_stay_exact(operation):
+    draw = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, 4, 6, 6, generator=draw), torch.randn(4, 2, 3, 3, generator=draw)
+    found, truth = (
+        operation(random_tensor(x, x.square(), kernels=k), random_tensor(w, w.square(), kernels=k), groups=2)
+        for k in ("box", "exact")
+    )
+    assert torch.equal(found.variance, truth.variance)
+
+
+def test_gradients():
+    x, v, w, s, _ = (t.requires_grad_() for t in operands("2d with a stride"))
+
+    def variance(x: Tensor, v: Tensor, w: Tensor, s: Tensor) -> Tensor:
+        y = F.conv2d(random_tensor(x, v, kernels="box"), random_tensor(w, s, kernels="box"), stride=2)
+        return y.variance
+
+    assert torch.autograd.gradcheck(variance, (x[:1, :, :5, :5], v[:1, :, :5, :5], w, s))
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+@pytest.mark.parametrize("subspace", SUBSPACES)
+@pytest.mark.parametrize("name", NETS)
+def test_sweeps_and_averages_that_are_carried_on_change_nothing(name, subspace, rank, monkeypatch):
+    monkeypatch.setattr(ops, "_LEAST", 1)
+    monkeypatch.setattr(spread, "_FEWEST_ENTRIES", 1)
+    make, shape = NETS[name]
+    bnn = lb.Bayesian(make().eval(), subspace=SUBSPACES[subspace], posterior=lb.Normal(0.1))
+    x = torch.randn(shape)
+    exact = copy.deepcopy(bnn).double()
+    truth = lb.moments(exact, x.double(), kernels="box", rank=rank)  # with gradients: no sweep keeps averages
+    with torch.no_grad():
+        found = lb.moments(bnn, x, kernels="box", rank=rank)
+    for one, other in zip(found, truth, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
+
+
+class TestTheOption:
+    def net(self) -> tuple[lb.Bayesian, Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Flatten())
+        return lb.Bayesian(model, posterior=lb.Normal(0.1)), torch.randn(5, 2, 9, 9)
+
+    def test_by_default_it_is_taken_where_no_gradient_is_recorded(self):
+        bnn, x = self.net()
+        with torch.no_grad():
+            default, box, exact = (lb.moments(bnn, x, **o) for o in ({}, {"kernels": "box"}, {"kernels": "exact"}))
+        assert torch.equal(default[1], box[1])
+        assert not torch.allclose(box[1], exact[1], rtol=1e-3)
+        recorded = lb.moments(bnn, x, rank=0), lb.moments(bnn, x, rank=0, kernels="exact")
+        assert torch.equal(recorded[0][1], recorded[1][1])
+
+    def test_deviations_are_nearly_those_of_exact_kernels(self):
+        bnn, x = self.net()
+        with torch.no_grad():
+            box, exact = (lb.moments(bnn, x, kernels=k)[1].sqrt() for k in ("box", "exact"))
+        assert abs(box.sum() / exact.sum() - 1) < 0.02
+        assert (box / exact - 1).abs().mean() < 0.1
+
+    def test_without_variance_it_is_the_model_bit_for_bit(self):
+        bnn, x = self.net()
+        x = x.contiguous(memory_format=torch.channels_last)
+        with torch.no_grad(), bnn.at_mean():
+            mean, variance = lb.moments(bnn, x, input_variance=0.0)
+            assert torch.equal(mean, bnn.model(x))
+        assert not variance.any()
+
+    def test_the_order_of_examples_does_not_matter(self):
+        bnn, x = self.net()
+        order = torch.tensor([3, 0, 4, 2, 1])
+        with torch.no_grad():
+            for one, other in zip(lb.moments(bnn, x[order]), lb.moments(bnn, x), strict=True):
+                torch.testing.assert_close(one, other[order])
+
+    def test_no_examples(self):
+        bnn, x = self.net()
+        with torch.no_grad():
+            assert [part.shape for part in lb.moments(bnn, x[:0])] == [(0, 150), (0, 150)]
+
+    def test_unknown_name(self):
+        bnn, x = self.net()
+        with pytest.raises(UnknownName, match="box"):
+            lb.moments(bnn, x, kernels="boxes")
