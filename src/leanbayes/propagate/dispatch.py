@@ -39,11 +39,14 @@ def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
     ``kind`` is a class of tensors with an ``expected``, a ``setting``, a ``memory`` and its ``version``, and a method
     ``overwrite``.
     """
-    args, kwargs = tree_map(_dense_of, (args, kwargs or {}))
+    kwargs = kwargs or {}
     if func in _ANSWERED_BY_THE_MEAN:
         args, kwargs = tree_map(lambda value: value.expected if isinstance(value, kind) else value, (args, kwargs))
         return func(*args, **kwargs)
-    random = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, kind)]
+    leaves = tree_leaves((args, kwargs))
+    if any(isinstance(leaf, SparseTensor) for leaf in leaves):
+        args, kwargs = tree_map(_dense_of, (args, kwargs))
+    random = [leaf for leaf in leaves if isinstance(leaf, kind)]
     if any(tensor.version != tensor.memory.version for tensor in random):
         missing(func, random[0], "a view of one of its arguments was written to in place, which views do not follow")
     operation, in_place = _out_of_place(func)
