@@ -191,8 +191,16 @@ def test_questions_need_no_dense_tensor():
 
 def large_storages(size):
     """Addresses of memory that tensors hold, of at least so many bytes."""
-    alive = [o.untyped_storage() for o in gc.get_objects() if type(o) in (Tensor, torch.nn.Parameter)]
-    return {storage.data_ptr() for storage in alive if storage.nbytes() >= size}
+    found = set()
+    for thing in gc.get_objects():
+        if type(thing) in (Tensor, torch.nn.Parameter):
+            try:
+                storage = thing.untyped_storage()
+            except NotImplementedError:  # what a transform of torch.func in another test has left: it has no memory
+                continue
+            if storage.nbytes() >= size:
+                found.add(storage.data_ptr())
+    return found
 
 
 def test_dense_memory_lives_for_one_operation(monkeypatch):
