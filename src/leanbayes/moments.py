@@ -42,7 +42,7 @@ def moments(
         order: "gaussian", the moments of activations of a Gaussian, or "taylor", first order (eq. 4, 5).
         positions: "split", "shared" or "independent": how positions that share a random filter are taken.
         rank: how many factors of the noise the units of a layer have in common; 0 takes units as independent. By
-            default 8, in trained nets 1.1 to 10 times more accurate than 0 (docs/results/moments_accuracy.json),
+            default 8, in trained nets 1.1 to 11 times more accurate than 0 (docs/results/moments_accuracy.json),
             and 0 while gradients are recorded: the backward pass would keep much more for them.
         kernels: how a convolution takes the variance of its input: "exact", or "box", which spreads the squares of
             each filter evenly over its window: a ninth of the multiplications for 3x3. By default "box", which is as
