@@ -70,6 +70,8 @@ def _own_arguments() -> list[str]:
     if "--out" in given:  # where it was written is of one machine, and changes no figure
         at = given.index("--out")
         given = given[:at] + given[at + 2 :]
+    if "--data-dir" in given and Path(given[given.index("--data-dir") + 1]).is_absolute():  # and so is where data are
+        given[given.index("--data-dir") + 1] = "DIRECTORY"
     return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *given]
 
 

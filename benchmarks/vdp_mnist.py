@@ -10,8 +10,6 @@ What one job finds is kept in ``--cache``: a run that was stopped goes on where 
 """
 
 import argparse
-import hashlib
-import json
 import math
 import os
 import time
@@ -28,7 +26,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import leanbayes as lb
-from harness import RESULTS, ROOT, write
+from harness import RESULTS, ROOT, kept, write
 from leanbayes.data import Task
 from leanbayes.data.digits import mnist
 from leanbayes.evaluate import Explainer, accuracy_on, accuracy_under_noise, noise_curve, prune, pruning_curve
@@ -171,28 +169,23 @@ def scales(net: Trained) -> dict[str, float]:
     return {"median_scale": torch.cat(spreads).median().item()}
 
 
-def done(job: Job, setting: Setting, data_dir: Path, kept: Path) -> dict[str, Any]:
+def done(job: Job, setting: Setting, data_dir: Path, store: Path) -> dict[str, Any]:
     """Train, measure and keep; what was kept before is read."""
-    key = json.dumps([asdict(job), settings(parse(job.spec)), asdict(setting)])
-    path = kept / f"{job.kind}_{job.method}_{job.seed}_{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
-    if path.exists():
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    begin, task = time.perf_counter(), task_of(data_dir, setting, "vit" if "vit" in job.kind else "lenet5")
-    net = trained(job, setting, task)
-    if "search" in job.kind:
-        found = searched(net, task, setting)
-    else:
-        found = judged(net, task, setting, mnist(data_dir).preparation.std[0])
-        if job.kind == "lenet5" and job.method == "vdp":
-            found["propagated"] = correlated(net, task, setting, job.seed)
-    found = {"kl_weight": job.kl_weight, **found, "training_seconds": net.seconds}
-    kept.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(found))
-    draft.replace(path)
-    print(f"{job.kind} {job.spec} seed {job.seed}: {time.perf_counter() - begin:.0f} s", flush=True)
-    return found
+
+    def make() -> dict[str, Any]:
+        begin, task = time.perf_counter(), task_of(data_dir, setting, "vit" if "vit" in job.kind else "lenet5")
+        net = trained(job, setting, task)
+        if "search" in job.kind:
+            found = searched(net, task, setting)
+        else:
+            found = judged(net, task, setting, mnist(data_dir).preparation.std[0])
+            if job.kind == "lenet5" and job.method == "vdp":
+                found["propagated"] = correlated(net, task, setting, job.seed)
+        print(f"{job.kind} {job.spec} seed {job.seed}: {time.perf_counter() - begin:.0f} s", flush=True)
+        return {"kl_weight": job.kl_weight, **found, "training_seconds": net.seconds}
+
+    key = [asdict(job), settings(parse(job.spec)), asdict(setting)]
+    return kept(store, f"{job.kind}_{job.method}_{job.seed}", key, make)
 
 
 def chosen(tried: list[dict[str, Any]]) -> float:
@@ -208,7 +201,7 @@ def chosen(tried: list[dict[str, Any]]) -> float:
 
 def all_done(jobs: list[Job], options: argparse.Namespace, setting: Setting) -> Iterator[dict[str, Any]]:
     """Results in the order of the jobs; each worker has one thread, which for small networks is the fastest."""
-    one = partial(done, setting=setting, data_dir=options.data_dir, kept=options.cache)
+    one = partial(done, setting=setting, data_dir=options.data_dir, store=options.cache)
     if options.workers == 1:
         yield from map(one, jobs)
         return
