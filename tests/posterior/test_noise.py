@@ -11,7 +11,8 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.kl import Exact
 from leanbayes.ops.normal import fill
 from leanbayes.posterior import Normal, RandomWeight
-from leanbayes.posterior.noise import means_of_normals, shifted_normal, standard_normal
+from leanbayes.posterior.noise import shifted_normal, standard_normal
+from leanbayes.posterior.special import normal_and_gamma
 
 LARGE = 3 * 2**18 + 5  # three full pieces, and a short one
 
@@ -246,24 +247,24 @@ def test_no_sums_without_gradients_or_for_a_second_draw():
     torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("draws", [4, 5, 30, 1000])
-def test_means_over_draws_have_their_joint_law(draws):
-    """ξ̄ = z/√M and M·mean ξ² − z² ~ χ²_{M−1}, independent of z (Cochran)."""
+@pytest.mark.parametrize("k", [1.01, 1.5, 2, 14.5, 499.5])
+def test_a_normal_and_a_gamma_number_in_one_sweep_have_their_laws(k):
     count = 300_001
-    mean, square = means_of_normals(draws, torch.empty(count), torch.Generator().manual_seed(draws))
-    z = mean.double() * math.sqrt(draws)
-    rest = square.double() * draws - z.square()
+    z, gamma = normal_and_gamma((k, 2.0, 0.0, 0.5), torch.empty(count), torch.Generator().manual_seed(int(k)))
+    z, gamma = z.double() / 2, gamma.double() * 2
     assert stats.kstest(z.numpy(), "norm").pvalue > 1e-3
-    assert stats.kstest(rest.numpy(), stats.chi2(draws - 1).cdf).pvalue > 1e-3
+    assert stats.kstest(gamma.numpy(), stats.gamma(k).cdf).pvalue > 1e-3
     for one in (z, z.square(), z.abs()):
-        assert abs(float(torch.corrcoef(torch.stack([one, rest]))[0, 1])) < 4 / math.sqrt(count)
+        assert abs(float(torch.corrcoef(torch.stack([one, gamma]))[0, 1])) < 4 / math.sqrt(count)
 
 
-def test_means_over_draws_repeat_and_need_a_kernel():
-    like = torch.empty(2**17)
-    one, two = (means_of_normals(10, like, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert torch.equal(one[0], two[0])
-    assert torch.equal(one[1], two[1])
-    assert means_of_normals(3, like, None) is None
-    assert means_of_normals(10, like.double(), None) is None
-    assert means_of_normals(10, torch.empty(100), None) is None
+@pytest.mark.parametrize("like", [torch.empty(2**17), torch.empty(2**12), torch.empty(100), torch.empty(9).double()])
+def test_the_square_belongs_to_the_normal_number(like):
+    z, both = normal_and_gamma((30.0, 1.0, 3.0, 1e-6), like, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(both, 3 * z.square(), rtol=1e-5, atol=1e-4)
+    again = normal_and_gamma((30.0, 1.0, 3.0, 1e-6), like, torch.Generator().manual_seed(3))
+    assert torch.equal(z, again[0])
+    assert torch.equal(both, again[1])
+    assert z.dtype == both.dtype == like.dtype
+    alone, square = normal_and_gamma((0.0, 1.0, 1.0, 1.0), like, None)
+    assert torch.equal(square, alone.square())

@@ -20,7 +20,7 @@ __all__ = [
     "fill",
     "has_kernel",
     "in_memory_order",
-    "means",
+    "normal_and_gamma",
     "pull_back",
     "scale",
     "seed_of",
@@ -38,9 +38,9 @@ def seed_of(generator: torch.Generator | None) -> int:
     return int(torch.randint(2**63 - 1, (), generator=generator))
 
 
-def has_kernel(tensor: Tensor, size: int) -> bool:
+def has_kernel(tensor: Tensor, size: int, least: int = _LARGE) -> bool:
     """Whether it is large, plain, float32 and in main memory, and nothing traces or transforms this call."""
-    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or size < _LARGE:
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or size < least:
         return False
     if type(tensor) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
         return False
@@ -82,12 +82,11 @@ def draw(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return out, torch.from_numpy(sums.sum(0))
 
 
-def means(shape: Sequence[int], draws: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Means of ξ and of ξ² over ``draws`` draws, more than 3, from their joint law: no slower for many draws."""
-    mean, square = torch.empty(tuple(shape)), torch.empty(tuple(shape))
-    pieces = -(-mean.numel() // _PIECE)
-    _run("means", seed, [mean, square], [float(draws)] * pieces)
-    return mean, square
+def normal_and_gamma(shape: Sequence[int], law: tuple[float, float, float, float], seed: int) -> tuple[Tensor, Tensor]:
+    """az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1."""
+    linear, square = torch.empty(tuple(shape)), torch.empty(tuple(shape))
+    _run("normal_and_gamma", seed, [linear, square], [np.asarray(law, np.float64)] * -(-linear.numel() // _PIECE))
+    return linear, square
 
 
 def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:

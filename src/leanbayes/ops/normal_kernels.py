@@ -12,7 +12,7 @@ from numba import njit
 from numpy import float32 as f
 from numpy import int32, uint32, uint64
 
-__all__ = ["STEP", "draw", "fill", "means", "pull_back", "scale", "shift", "spread"]
+__all__ = ["STEP", "draw", "fill", "normal_and_gamma", "pull_back", "scale", "shift", "spread"]
 
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, between two counters
 _STEP, _FIRST, _SECOND = uint64(STEP), uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB)
@@ -227,34 +227,43 @@ def _tested(x: Any, u: Any, shape: Any, counter: Any) -> Any:
 
 
 @_kernel
-def means(first: Any, mean: Any, square: Any, draws: Any) -> None:
-    """Means of ξ and ξ² over M > 3 draws: z/√M, and (z² + 2γ)/M with γ ~ Gamma((M − 1)/2).
+def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
+    """az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1.
 
-    γ = d(1 + cx)³ is refused for u > e^h(x), which is at least 1 − 0.0331x⁴: seen from 1, most u pass at once.
-    Counters of z, x, u and of second trials are a quarter of all counters apart.
+    γ = d(1 + t)³ with d = k − ⅓ and t = x/√9d is refused where u < 1 − e^h (Marsaglia and Tsang 2000). As −h is the
+    integral of 3ds³/(1 + s) from 0 to t, that is at most ¾dt⁴/(1 − |t|): 16 bits of u, four u from one counter, tell
+    nearly always, and the others are made when needed. Counters of z, x, u and of second trials are a quarter of all
+    counters apart.
     """
-    shape = 0.5 * (draws - 1.0)
-    d, root, share = f(shape - 1.0 / 3.0), f(1.0 / np.sqrt(draws)), f(1.0 / draws)
-    c = f(1.0 / np.sqrt(9.0 * (shape - 1.0 / 3.0)))
-    z, x, u, gamma = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    shape, a, b, rate = law[0], f(law[1]), f(law[2]), f(law[3])
+    d, c = f(shape - 1.0 / 3.0), f(1.0 / np.sqrt(9.0 * (shape - 1.0 / 3.0)))
+    most = f(0.75 * 2.0**16 * (shape - 1.0 / 3.0))
+    z, x, doubt, gamma = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    words = np.empty(_BLOCK // 4, uint64)
+    leading = words.view(np.uint16)
     quarter = uint64(1) << uint64(62)
-    for block in range(0, mean.size, _BLOCK):
-        size = min(_BLOCK, mean.size - block)
+    for block in range(0, linear.size, _BLOCK):
+        size = min(_BLOCK, linear.size - block)
         start = first + uint64(block // 2) * _STEP
         _normals(start, z[:_PAIRS], z[_PAIRS:])
         _normals(start + quarter * _STEP, x[:_PAIRS], x[_PAIRS:])
         places = first + quarter * _STEP * uint64(2) + uint64(block) * _STEP
+        for i in range(words.size):
+            words[i] = _mix(places + uint64(i) * _STEP)
         for i in range(_BLOCK):
-            u[i] = (f(int32(_mix(places + uint64(i) * _STEP) >> uint64(33))) + f(0.5)) * f(2.0**-31)
+            t = c * x[i]
+            doubt[i] = most * t * t * t * t - f(leading[i]) * (f(1) - abs(t))
         for i in range(_BLOCK):
             v = f(1) + c * x[i]
             gamma[i] = d * v * v * v
         for i in range(size):
-            if u[i] < f(0.0331) * x[i] * x[i] * x[i] * x[i]:
-                gamma[i] = _tested(np.float64(x[i]), np.float64(u[i]), shape, places + uint64(i) * _STEP)
+            if doubt[i] > f(0):
+                more = _mix(places + (quarter + uint64(i)) * _STEP)
+                u = (np.float64(leading[i]) + np.float64(more >> uint64(11)) * 2.0**-53) * 2.0**-16
+                gamma[i] = _tested(np.float64(x[i]), u, shape, more)
         for i in range(size):
-            gamma[i] = (z[i] * z[i] + f(2) * gamma[i]) * share
+            gamma[i] = b * z[i] * z[i] + rate * gamma[i]
         square[block : block + size] = gamma[:size]
         for i in range(size):
-            z[i] = z[i] * root
-        mean[block : block + size] = z[:size]
+            z[i] = a * z[i]
+        linear[block : block + size] = z[:size]

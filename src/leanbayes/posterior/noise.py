@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.normal import draw, fill, has_kernel, means, pull_back, scale, seed_of, shift
+from leanbayes.ops.normal import draw, fill, has_kernel, pull_back, scale, seed_of, shift
 
-__all__ = ["means_of_normals", "normal_and_sums", "shifted_normal", "standard_normal"]
+__all__ = ["normal_and_sums", "shifted_normal", "standard_normal"]
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -22,13 +22,6 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     if has_kernel(like, math.prod(shape)):
         return fill(torch.empty(shape), seed_of(generator))
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
-
-
-def means_of_normals(draws: int, like: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
-    """Means of ξ and ξ² over ``draws`` draws, shaped as ``like``, in one sweep; None where no kernel does it."""
-    if draws <= 3 or not has_kernel(like, like.numel()):
-        return None
-    return means(like.shape, draws, seed_of(generator))
 
 
 def shifted_normal(

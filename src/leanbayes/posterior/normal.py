@@ -12,8 +12,8 @@ from torch.distributions import Normal as TorchNormal
 
 from leanbayes.errors import UnknownName
 from leanbayes.posterior.location_scale import LocationScale
-from leanbayes.posterior.noise import means_of_normals, normal_and_sums, shifted_normal, standard_normal
-from leanbayes.posterior.special import standard_gamma
+from leanbayes.posterior.noise import normal_and_sums, shifted_normal, standard_normal
+from leanbayes.posterior.special import normal_and_gamma
 from leanbayes.posterior.terms import Statistics, Term, power
 
 __all__ = ["Normal", "log_standard_normal", "normal_moment", "normal_statistics"]
@@ -123,12 +123,7 @@ def normal_statistics(
     if not wanted <= {power(1), power(2)}:
         return None
     with torch.no_grad():
-        found = means_of_normals(samples, like, generator)
-        if found is None:
-            z = standard_normal(like.shape, like, generator)
-            second = z.square()
-            if samples > 1:
-                second.add_(standard_gamma((samples - 1) / 2, like.shape, like, generator), alpha=2)
-            found = z.div_(math.sqrt(samples)), second.div_(samples)
+        law = ((samples - 1) / 2, 1 / math.sqrt(samples), 1 / samples, 2 / samples)
+        found = normal_and_gamma(law, like, generator)
         log_density = -0.5 * found[1].sum() - 0.5 * math.log(2 * math.pi) * like.numel()
     return Statistics({power(1): found[0], power(2): found[1]}, log_density)

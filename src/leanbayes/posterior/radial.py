@@ -10,7 +10,7 @@ from torch import Tensor
 from leanbayes.posterior.location_scale import LocationScale
 from leanbayes.posterior.noise import standard_normal
 from leanbayes.posterior.normal import normal_moment
-from leanbayes.posterior.special import standard_gamma
+from leanbayes.posterior.special import normal_and_gamma
 from leanbayes.posterior.terms import Statistics, Term, power
 
 __all__ = ["Radial"]
@@ -63,10 +63,11 @@ class Radial(LocationScale):
     ) -> Statistics | None:
         """Means of ξ and ξ² over M draws: the radii exactly, the directions as for large n.
 
-        Given the radii, ξⱼ ≈ aᵢz with aᵢ = rᵢ/√n, so Σaᵢzᵢ = ‖a‖g, and Σaᵢ²zᵢ² = κg² + rest with κ = Σa⁴/Σa² and a
-        Gamma rest that has the right mean and variance. Σⱼ of it is Σr², as on the sphere. First and second moments are
-        right but for O(1/n), and so are the laws of all sums and of the mean of ξ; that of one coordinate's mean of ξ²
-        is not the very law for a few draws: at M = 3 it is off by 0.03 in probability.
+        Given the radii, ξⱼ ≈ aᵢz with aᵢ = rᵢ/√n, so Σaᵢzᵢ = ‖a‖g, and Σaᵢ²zᵢ² = κ(g² + 2γ) with κ = Σa⁴/Σa² and γ of
+        Gamma((m − 1)/2), m = Σa²/κ, which has the right mean and variance: as of m Normal draws. Σⱼ of it is Σr², as on
+        the sphere. First and second moments are right but for O(1/n), and so are the laws of all sums and of the mean
+        of ξ; that of one coordinate's mean of ξ² is not the very law for a few draws: at M = 3 it is off by 0.03 in
+        probability.
         """
         if not wanted <= {power(1), power(2)}:
             return None
@@ -74,17 +75,14 @@ class Radial(LocationScale):
         with torch.no_grad():
             radii = standard_normal((samples,), like, generator).abs_()
             squares = radii.square() / n
-            total, fourth = squares.sum(), squares.square().sum()
+            total, fourth = torch.stack([squares.sum(), squares.square().sum()]).tolist()
             kappa = fourth / total
-            g = standard_normal(like.shape, like, generator)
-            second = kappa * g.square()
-            if samples > 1:
-                mean, variance = total - kappa, 2 * (fourth - kappa.square())
-                rest = standard_gamma((mean.square() / variance).item(), like.shape, like, generator)
-                second += rest * (variance / mean)
+            many = total / kappa if samples > 1 else 1.0
+            law = ((many - 1) / 2, math.sqrt(total) / samples, kappa, 2 * kappa)
+            first, second = normal_and_gamma(law, like, generator)
             second *= n * total / (samples * second.sum())
             log_density = _log_radius_density(radii, n).mean()
-        return Statistics({power(1): g * (total.sqrt() / samples), power(2): second}, log_density)
+        return Statistics({power(1): first, power(2): second}, log_density)
 
     def output_noise(self, variance: Tensor, axis: int, count: int, generator: torch.Generator | None) -> Tensor:
         """Standardised outputs of one weight draw for each example: √n·r·ζ/‖z‖.

@@ -7,11 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from leanbayes.ops import normal as ops
+from leanbayes.ops.normal import has_kernel, seed_of
 from leanbayes.posterior.noise import standard_normal
 
-__all__ = ["digamma", "exponential", "log_scaled_exponential_integral", "polygamma", "standard_gamma"]
+__all__ = [
+    "digamma", "exponential", "log_scaled_exponential_integral", "normal_and_gamma", "polygamma", "standard_gamma",
+]  # fmt: skip
 
 _LARGE = 2**15  # numbers from which drawing them all at once is faster
+_KERNEL = 2**12  # and numbers from which a kernel is
 _EULER = 0.57721566490153286061
 
 
@@ -28,6 +33,21 @@ def standard_gamma(shape: float, size: Sequence[int], like: Tensor, generator: t
             return _marsaglia_tsang(shape, size, like, generator)
         drawn = torch._standard_gamma(torch.full(tuple(size), shape, dtype=like.dtype, device=like.device), generator)
         return drawn.clamp_min_(torch.finfo(like.dtype).tiny)
+
+
+def normal_and_gamma(
+    law: tuple[float, float, float, float], like: Tensor, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """az and bz² + cγ with z ~ N(0, 1), γ ~ Gamma(k), shaped as ``like``, for a law (k, a, b, c); k = 0 has no γ."""
+    k, a, b, c = law
+    with torch.no_grad():
+        if k > 1 and has_kernel(like, like.numel(), _KERNEL):
+            return ops.normal_and_gamma(like.shape, law, seed_of(generator))
+        z = standard_normal(like.shape, like, generator)
+        square = z.square().mul_(b)
+        if k > 0:
+            square.add_(standard_gamma(k, like.shape, like, generator), alpha=c)
+        return z.mul_(a), square
 
 
 def _marsaglia_tsang(shape: float, size: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
