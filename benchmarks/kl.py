@@ -28,6 +28,7 @@ from leanbayes.posterior import RandomWeight
 
 COUNTS = (10**6, 10**7)
 DRAWS = (1, 10, 100, 1000, 10_000)
+TURNS = 20
 MOST_SECONDS, MOST_BYTES = 40.0, 12 * 2**30
 PRIOR = TorchNormal(0.0, 1.0)
 
@@ -90,11 +91,15 @@ def weights(rounds: int) -> dict[str, Any]:
                 found[key] = {"seconds": min(times), "peak_bytes": peak_memory(work)}
                 last[name] = draws, min(times), float(found[key]["peak_bytes"])
                 print(key, {k: round(v, 4) for k, v in found[key].items()}, flush=True)
-    for count in COUNTS:
         for name in ("accumulated statistics", "sampled statistics"):
-            small, large = (found.get(f"{count} weights, {name}, M = {m}") for m in (1, 1000))
-            if isinstance(small, dict) and isinstance(large, dict):
-                found[f"{count} weights, {name}, M = 1000 to M = 1"] = {k: large[k] / small[k] for k in small}
+            small, large = (found[f"{count} weights, {name}, M = {m}"] for m in (1, 1000))
+            if isinstance(large, dict):
+                key = f"{count} weights, {name}, M = 1000 to M = 1"
+                found[key] = {measure: large[measure] / small[measure] for measure in small}
+        turns = race({str(m): works(m, weight)["sampled statistics"] for m in (1, 1000)}, TURNS)
+        key = f"{count} weights, sampled statistics, in turns"
+        found[key] = timing("M = 1000", turns["1000"], turns["1"])
+        print(key, found[key], flush=True)
     return found
 
 
