@@ -39,15 +39,24 @@ def _log(x: Any) -> Any:
 
 
 @_kernel
+def _mix(z: Any) -> Any:
+    z = (z ^ (z >> uint64(30))) * _FIRST
+    z = (z ^ (z >> uint64(27))) * _SECOND
+    return z ^ (z >> uint64(31))
+
+
+@_kernel
 def _normals(first: Any, cosines: Any, sines: Any) -> None:
+    """A block, in three loops: numbers of 64 and of 32 bits do not share vectors well."""
+    radii, angles = cosines, sines.view(np.int32)
     for i in range(_PAIRS):
-        z = first + uint64(i) * _STEP
-        z = (z ^ (z >> uint64(30))) * _FIRST
-        z = (z ^ (z >> uint64(27))) * _SECOND
-        z = z ^ (z >> uint64(31))
-        uniform = (f(int32(z >> uint64(33))) + f(0.5)) * f(2.0**-31)
-        radius = np.sqrt(f(-2) * _log(uniform))
-        angle = int32(uint32(z))
+        z = _mix(first + uint64(i) * _STEP)
+        angles[i] = int32(uint32(z))
+        radii[i] = f(int32(z >> uint64(33)))
+    for i in range(_PAIRS):
+        radii[i] = np.sqrt(f(-2) * _log((radii[i] + f(0.5)) * f(2.0**-31)))
+    for i in range(_PAIRS):
+        angle = angles[i]
         quarter = int32((angle + int32(0x20000000)) >> int32(30))
         y = f(int32(angle - (quarter << int32(30)))) * _TURN  # in ±π/4
         y2 = y * y
@@ -56,6 +65,7 @@ def _normals(first: Any, cosines: Any, sines: Any) -> None:
         odd = (quarter & int32(1)) != 0
         a = sine if odd else cosine
         b = cosine if odd else sine
+        radius = radii[i]
         cosines[i] = radius * (-a if ((quarter + int32(1)) & int32(2)) != 0 else a)
         sines[i] = radius * (-b if (quarter & int32(2)) != 0 else b)
 
@@ -192,13 +202,6 @@ def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, r
 
 
 @_kernel
-def _mix(z: Any) -> Any:
-    z = (z ^ (z >> uint64(30))) * _FIRST
-    z = (z ^ (z >> uint64(27))) * _SECOND
-    return z ^ (z >> uint64(31))
-
-
-@_kernel
 def _gamma(counter: Any, shape: Any) -> Any:
     """One number of Gamma(shape, 1), shape > 1, by trial and error (Marsaglia and Tsang 2000), in float64."""
     d = shape - 1.0 / 3.0
@@ -250,13 +253,16 @@ def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
         places = first + quarter * _STEP * uint64(2) + uint64(block) * _STEP
         for i in range(words.size):
             words[i] = _mix(places + uint64(i) * _STEP)
+        doubts = 0
         for i in range(_BLOCK):
             t = c * x[i]
             doubt[i] = most * t * t * t * t - f(leading[i]) * (f(1) - abs(t))
         for i in range(_BLOCK):
+            doubts += doubt[i] > f(0)
+        for i in range(_BLOCK):
             v = f(1) + c * x[i]
             gamma[i] = d * v * v * v
-        for i in range(size):
+        for i in range(size if doubts else 0):
             if doubt[i] > f(0):
                 more = _mix(places + (quarter + uint64(i)) * _STEP)
                 u = (np.float64(leading[i]) + np.float64(more >> uint64(11)) * 2.0**-53) * 2.0**-16
