@@ -3,9 +3,7 @@
 import hashlib
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from leanbayes.surroundings import surroundings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -58,7 +58,8 @@ def kept(folder: Path, name: str, key: Any, make: Callable[[], dict[str, Any]]) 
 
 def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
     """Write results with what is needed to repeat them."""
-    record = {"command": "python " + " ".join(_own_arguments()), **_surroundings(), "settings": settings}
+    record = {"command": "python " + " ".join(_own_arguments()), **surroundings("benchmarks"), "settings": settings}
+    record["machine"]["threads"] = torch.get_num_threads()
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record | {"results": results}, indent=2) + "\n")
     print(f"written to {out.name}")
@@ -73,25 +74,3 @@ def _own_arguments() -> list[str]:
     if "--data-dir" in given and Path(given[given.index("--data-dir") + 1]).is_absolute():  # and so is where data are
         given[given.index("--data-dir") + 1] = "DIRECTORY"
     return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *given]
-
-
-def _surroundings() -> dict[str, Any]:
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "changed_since_commit": _git("diff", "--name-only", "HEAD", "--", "src", "benchmarks") != "",
-        "machine": {
-            "platform": platform.platform(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-    }
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()

@@ -2,11 +2,8 @@
 
 import hashlib
 import json
-import os
-import platform
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,11 +20,11 @@ from leanbayes.evaluate.statistics import interval
 from leanbayes.experiments.base import Experiment, Job, Outcome, Results, Size, Verdict
 from leanbayes.experiments.figures import save_figure
 from leanbayes.files import write_text
+from leanbayes.surroundings import git, surroundings
 
 __all__ = ["FORMAT", "reproduce"]
 
 FORMAT = 1
-_ROOT = Path(__file__).parents[3]
 
 Watcher = Callable[[int, int], None]
 """Told at the start and after each job how many are done, of how many."""
@@ -100,7 +97,7 @@ def reproduce(
         "scaled": chosen.scaled,
         "command": f"leanbayes reproduce {experiment.name} --size {size}{_given(seeds)}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **_surroundings(),
+        **surroundings(),
         "commits_of_jobs": sorted({row["commit"] or "none" for row in rows if row["error"] is None}),
         "data": list(chosen.data),
         "seeds": judged_by,
@@ -150,7 +147,7 @@ def _done(work: _Work) -> dict[str, Any]:
         row = {"result": json.loads(text), "error": None}  # as it will be read the next time
     except Exception as error:
         row = {"result": None, "error": _one_line(error)}
-    row |= {"seconds": time.perf_counter() - begin, "commit": _git("rev-parse", "HEAD")}
+    row |= {"seconds": time.perf_counter() - begin, "commit": git("rev-parse", "HEAD")}
     if row["error"] is None:
         write_text(work.file, json.dumps(row))
     return row
@@ -220,30 +217,6 @@ def _seconds(results: Results) -> dict[str, dict[str, dict[str, Any]]]:
         names = list(dict.fromkeys(name for row in rows for name in row))
         found[method] = {name: asdict(interval([row[name] for row in rows if name in row])) for name in names}
     return found
-
-
-def _surroundings() -> Mapping[str, Any]:
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "changed_since_commit": bool(_git("diff", "--name-only", "HEAD", "--", "src")),
-        "machine": {
-            "platform": platform.platform(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-        },
-    }
-
-
-def _git(*arguments: str) -> str | None:
-    """Of the package's own repository, where it is used from one."""
-    if not (_ROOT / ".git").exists():
-        return None
-    try:
-        done = subprocess.run(["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def _given(seeds: Sequence[int] | None) -> str:
