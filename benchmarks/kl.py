@@ -88,6 +88,7 @@ def weights(rounds: int) -> dict[str, Any]:
                     times.append(time.perf_counter() - begin)
                     if times[-1] > 5:
                         break
+                weight.mean.grad = weight.spread.grad = None  # what was there before is not counted when it is freed
                 found[key] = {"seconds": min(times), "peak_bytes": peak_memory(work)}
                 last[name] = draws, min(times), float(found[key]["peak_bytes"])
                 print(key, {k: round(v, 4) for k, v in found[key].items()}, flush=True)
