@@ -145,3 +145,47 @@ def test_transforms_take_the_plain_way():
     slope = torch.func.grad(lambda v: draw_normal(mean[0], v, seeded()).sum())(variance[0])
     assert slope.shape == (LARGE,)
     assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_memory_is_reused_where_that_is_allowed_and_nothing_else_changes(layout):
+    mean = LAYOUTS[layout]()
+    variance = torch.empty_like(mean).uniform_(0, 2).requires_grad_()
+    mean.requires_grad_()
+    weight, found = torch.randn_like(mean), []
+    for reuse in (False, True):
+        a, b = 2 * mean, 3 * variance  # neither product needs its result for its gradient
+        drawn = draw_normal(a, b, seeded(), reuse=reuse)
+        assert (drawn.data_ptr() == a.data_ptr()) is reuse
+        found.append((drawn.detach().clone(), *torch.autograd.grad((drawn * weight).sum(), (mean, variance))))
+    for plain, again in zip(*found, strict=True):
+        assert torch.equal(plain, again)
+
+
+def test_a_local_network_has_the_same_gradients_whether_memory_is_reused_or_not(monkeypatch):
+    """What makes a layer's mean and variance must not need them any more; a network tells if it did."""
+    import leanbayes as lb
+    from leanbayes.propagate import local
+
+    def gradients(subspace):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 16, 3))
+        bnn = lb.Bayesian(model, subspace=subspace, propagate="local")
+        bnn(torch.randn(16, 3, 32, 32), generator=seeded()).square().mean().backward()
+        return [p.grad for p in bnn.parameters() if p.grad is not None]
+
+    asked = []
+
+    def never(mean, variance, generator, *, reuse):
+        asked.append((reuse, mean.numel() >= LARGE))
+        return draw_normal(mean, variance, generator)
+
+    for subspace in (lb.everything(), lb.sparse(0.5)):
+        ours = gradients(subspace)
+        with monkeypatch.context() as patch:
+            patch.setattr(local, "draw_normal", never)
+            theirs = gradients(subspace)
+        assert len(ours) == len(theirs) > 3
+        for one, two in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, two)
+    assert asked == [(True, True)] * 4

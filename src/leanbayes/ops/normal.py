@@ -67,10 +67,10 @@ def scale(values: Tensor, seed: int) -> Tensor:
     return out
 
 
-def spread(mean: Tensor, variance: Tensor, seed: int, slope: bool = True) -> tuple[Tensor, Tensor]:
-    """μ + √v·ξ and, if it is wanted, its slope ξ/2√v; all in the same order in memory."""
-    out = torch.empty_like(mean)
-    slopes = torch.empty_like(mean) if slope else out.new_empty(0)
+def spread(mean: Tensor, variance: Tensor, seed: int, slope: bool = True, reuse: bool = False) -> tuple[Tensor, Tensor]:
+    """μ + √v·ξ and, if it is wanted, its slope ξ/2√v; all in the same order in memory, or in that of μ and v itself."""
+    out = mean.detach() if reuse else torch.empty_like(mean)
+    slopes = out.new_empty(0) if not slope else variance.detach() if reuse else torch.empty_like(mean)
     _run("spread", seed, [out, slopes, mean, variance])
     return out, slopes
 

@@ -102,19 +102,24 @@ def scale(first: Any, out: Any, values: Any) -> None:
 
 @_kernel
 def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
-    """μ + √v·ξ and its slope ξ/2√v, which is 0 where v is; a variance that was rounded below zero counts as zero."""
-    noise, root = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    """μ + √v·ξ and its slope ξ/2√v, which is 0 where v is; a variance that was rounded below zero counts as zero.
+
+    The results may lie where μ and v do: a block is read before it is written.
+    """
+    noise, root, half = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, out.size, _BLOCK):
         size = min(_BLOCK, out.size - block)
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
         means, variances = mean[block : block + size], variance[block : block + size]
         for i in range(size):
             root[i] = np.sqrt(max(variances[i], f(0)))
-        results, slopes = out[block : block + size], slope[block : block + size]
+        if slope.size > 0:
+            for i in range(size):
+                half[i] = f(0.5) * noise[i] / root[i] if root[i] > f(0) else f(0)
+            slope[block : block + size] = half[:size]
         for i in range(size):
-            results[i] = means[i] + root[i] * noise[i]
-        for i in range(slopes.size):
-            slopes[i] = f(0.5) * noise[i] / root[i] if root[i] > f(0) else f(0)
+            noise[i] = means[i] + root[i] * noise[i]
+        out[block : block + size] = noise[:size]
 
 
 @_kernel

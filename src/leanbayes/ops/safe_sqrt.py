@@ -33,13 +33,17 @@ class SafeSqrt(torch.autograd.Function):
         return torch.where(root > 0, gradient / (2 * root), 0)
 
 
-def draw_normal(mean: Tensor, variance: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def draw_normal(
+    mean: Tensor, variance: Tensor, generator: torch.Generator | None = None, *, reuse: bool = False
+) -> Tensor:
     """Independent numbers of these means and variances; gradients reach both.
 
-    Large ones on the CPU are drawn in one sweep over memory, in its order, and can be differentiated once.
+    Large ones on the CPU are drawn in one sweep over memory, in its order, and can be differentiated once. With
+    ``reuse`` that is the memory of mean and variance themselves, which nothing else may need: no gradient of what made
+    them, nor the caller.
     """
     if _have_kernel(mean, variance):
-        drawn: Tensor = _Spread.apply(mean, variance, seed_of(generator))
+        drawn: Tensor = _Spread.apply(mean, variance, seed_of(generator), reuse)
         return drawn
     noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
     root: Tensor = SafeSqrt.apply(variance)
@@ -50,17 +54,17 @@ class _Spread(torch.autograd.Function):
     """μ + √v·ξ. The slope is kept in place of the variance."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, variance: Tensor, seed: int) -> Tensor:
+    def forward(ctx: Any, mean: Tensor, variance: Tensor, seed: int, reuse: bool) -> Tensor:
         """One sweep."""
-        drawn, slope = spread(mean, variance, seed, slope=ctx.needs_input_grad[1])
+        drawn, slope = spread(mean, variance, seed, slope=ctx.needs_input_grad[1], reuse=reuse)
         ctx.save_for_backward(slope)
         return drawn
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """g and g·ξ/2√v."""
-        return gradient, ctx.saved_tensors[0] * gradient if ctx.needs_input_grad[1] else None, None
+        return gradient, ctx.saved_tensors[0] * gradient if ctx.needs_input_grad[1] else None, None, None
 
 
 def _have_kernel(mean: Tensor, variance: Tensor) -> bool:

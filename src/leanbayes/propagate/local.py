@@ -54,11 +54,11 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
         return mean
     if both is not None:
         variance = both[1] if b is None else both[1] + along_channels(operation, b.variance(), mean)
-        return _draw(mean, variance, axis, weight, bias)
+        return _draw(mean, variance, axis, weight, bias, reuse=True)
     shared, of_bias = w.shared_variance(), None if b is None else b.variance()
     stored = w.variance() if shared is None else shared
     variance = variance_through(operation, x.square(), stored, w.mean.shape, of_bias, *args, **kwargs)
-    return _draw(mean, variance, axis, weight, bias)
+    return _draw(mean, variance, axis, weight, bias, reuse=shared is None)
 
 
 def _both_sparse(
@@ -112,11 +112,14 @@ def embedding(
     return _draw(mean, variance, mean.dim() - 1, weight)
 
 
-def _draw(mean: Tensor, variance: Tensor, axis: int, *stand_ins: Any) -> Tensor:
-    """The mean plus noise of that variance; features, which have weights of their own, are along ``axis``."""
+def _draw(mean: Tensor, variance: Tensor, axis: int, *stand_ins: Any, reuse: bool = False) -> Tensor:
+    """The mean plus noise of that variance; features, which have weights of their own, are along ``axis``.
+
+    ``reuse`` where both come fresh from operations whose gradients do not need them, as those of linear maps.
+    """
     first = next(s for s in stand_ins if isinstance(s, StandIn))
     family = first.weight.family
     if not family.joint:
-        return draw_normal(mean, variance, first.generator)
+        return draw_normal(mean, variance, first.generator, reuse=reuse)
     root: Tensor = SafeSqrt.apply(variance)
     return mean + root * family.output_noise(variance, axis, first.weight.count, first.generator)
