@@ -6,7 +6,8 @@ One training step (ELBO, gradients, Adam) with 95 % and 99 % zeros, in turns wit
 - ``local``: our dense network, every weight of a linear map or convolution random, local reparameterization,
 - ``masked``: the same under masks over dense tensors, as 004's public code has it,
 
-and what parameters, gradients and optimizer take in memory, and which kernel each layer has chosen.
+and what parameters, gradients and optimizer take in memory, which kernel each layer has chosen, and where the time of a
+sparse step goes: what is not products is there whatever the number of zeros, so it is the limit.
 
     python benchmarks/sparse.py
 """
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
 
 import leanbayes as lb
 from harness import RESULTS, race, timing, write
@@ -30,6 +32,14 @@ from leanbayes.propagate.stand_in import StandIn
 from leanbayes.subspace import scatters
 
 N_DATA = 50_000
+PARTS = {  # of a step, by the names that torch's profiler has for operations
+    "products over stored weights": ("SparseProduct", "SparseProductBackward"),
+    "noise and its gradient": ("_Spread", "_SpreadBackward"),
+    "batch norms": ("native_batch_norm", "batch_norm_backward", "NativeBatchNorm"),
+    "rectifiers": ("clamp_min", "threshold", "relu", "Relu"),
+    "first layer, dense": ("convolution", "mkldnn"),
+    "optimizer and KL": ("Optimizer", "_foreach", "softplus", "_NormalKL"),
+}
 
 
 class Masked(nn.Module):
@@ -134,6 +144,18 @@ def layers(bnn: lb.Bayesian, x: Tensor) -> list[dict[str, Any]]:
     return seen.rows
 
 
+def parts(step: Callable[[], None]) -> dict[str, float]:
+    """Shares of the time of one step; sums and products of activations are among the others."""
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        step()
+    spent = dict.fromkeys([*PARTS, "others"], 0.0)
+    for row in recorded.key_averages():
+        own = row.key.rpartition("::")[2] if row.key.startswith("aten::") else row.key
+        part = next((name for name, keys in PARTS.items() if any(key in own for key in keys)), "others")
+        spent[part] += row.self_cpu_time_total
+    return {name: time / sum(spent.values()) for name, time in spent.items()}
+
+
 def main() -> None:
     """Race, weigh, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -171,7 +193,11 @@ def main() -> None:
         for density in options.densities:
             model = models[f"sparse {density:g}"]
             assert isinstance(model, lb.Bayesian)
-            row[f"sparse {density:g}"]["layers"] = layers(model, x)
+            mine = row[f"sparse {density:g}"]
+            mine["parts"] = parts(steps[f"sparse {density:g}"][0])
+            mine["ratio_if_products_took_no_time"] = mine["step_ratio"] * (1 - mine["parts"][next(iter(PARTS))])
+            print({name: round(share, 3) for name, share in mine["parts"].items()}, flush=True)
+            mine["layers"] = layers(model, x)
         results[f"batch {batch}"] = row
     write(options.out, results, {"network": "ResNet-18, 32x32", "rounds": options.rounds, "dense": "the first layer"})
 
