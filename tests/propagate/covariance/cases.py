@@ -128,6 +128,7 @@ LAYERS = [
     Case("conv2d, only bias", lambda x, b: F.conv2d(x, torch.ones(2, 1, 2, 2).double(), b), (1, 3, 2), ((2,),)),
     Case("conv3d", F.conv3d, (1, 2, 2, 2), ((2, 1, 2, 1, 2),)),
     Case("batch norm", lambda x, g, b: F.batch_norm(x, PLAIN, PLAIN**2, g, b), (3, 2), ((3,), (3,))),
+    Case("batch norm, no positions", lambda x, g, b: F.batch_norm(x, PLAIN, PLAIN**2, g, b), (3,), ((3,), (3,))),
     Case("batch norm, no offset", lambda x, g: F.batch_norm(x, PLAIN, PLAIN**2, g), (3, 2), ((3,),)),
     Case("x + w", lambda x, w: x + w, (2, 3), ((3,),)),
     Case("x - w, each", lambda x, w: x - w, (2, 2), ((1, 2, 2),)),

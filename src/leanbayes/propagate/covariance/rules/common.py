@@ -63,5 +63,5 @@ def second_moments(x: CovarianceTensor) -> Tensor:
     groups, positions = blocks.shape[1], math.prod(x.shape[2:])
     parts = blocks.reshape(examples, groups, channels // groups, positions, channels // groups, positions)
     alone = parts.diagonal(dim1=2, dim2=4).movedim(-1, 2).reshape(examples, channels, positions, positions)
-    flat = x.expected.flatten(2)
+    flat = x.expected.reshape(examples, channels, positions)
     return alone + flat.unsqueeze(-1) * flat.unsqueeze(-2)
