@@ -186,3 +186,22 @@ def test_a_radial_weight_of_some_coordinates():
     drawn = weight.sample(weight.noise(generator(), 5000)).flatten(1)
     mean_within_standard_errors(drawn.square().sum(1), 1.0)
     assert weight.variance().sum().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_numbers_that_are_exactly_zero_leave_densities_finite(size, monkeypatch):
+    """Of float32 Normal numbers some are 0: a radius of 0 has an infinite density, and 0/0 no direction."""
+    from leanbayes.posterior import radial
+
+    def zeros(shape, like, generator):
+        return torch.zeros(shape, dtype=like.dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(radial, "standard_normal", zeros)
+        noise = Radial().noise(torch.empty(size), 4, None)
+        statistics = Radial().sampled({power(1), power(2)}, 4, torch.empty(size), None)
+    assert noise.isfinite().all()
+    assert (torch.linalg.vector_norm(noise, dim=1) > 0).all()
+    assert Radial().log_noise(noise).isfinite().all()
+    assert all(value.isfinite().all() for value in statistics.terms.values())
+    assert statistics.log_density.isfinite()

@@ -37,9 +37,9 @@ class Radial(LocationScale):
         draws = 1 if samples is None else samples
         with torch.no_grad():
             z = standard_normal((draws, *like.shape), like, generator)
-            radius = standard_normal((draws,), like, generator).abs_() / torch.linalg.vector_norm(
-                z.view(draws, -1), dim=1
-            )
+            norm = torch.linalg.vector_norm(z.view(draws, -1), dim=1)
+            z[norm == 0], norm[norm == 0] = 1, math.sqrt(like.numel())  # a single weight may draw 0, no direction
+            radius = _radii(draws, like, generator) / norm
             z.mul_(radius.view(-1, *[1] * like.dim()))
         return z[0] if samples is None else z
 
@@ -73,7 +73,7 @@ class Radial(LocationScale):
             return None
         n = like.numel()
         with torch.no_grad():
-            radii = standard_normal((samples,), like, generator).abs_()
+            radii = _radii(samples, like, generator)
             squares = radii.square() / n
             total, fourth = torch.stack([squares.sum(), squares.square().sum()]).tolist()
             kappa = fourth / total
@@ -101,6 +101,11 @@ class Radial(LocationScale):
             radius = torch.randn(examples, dtype=like.dtype, device=like.device, generator=generator).abs_()
             noise = zeta * (radius * (count / norm.clamp_min(torch.finfo(like.dtype).tiny)).sqrt())
         return noise.movedim(-1, axis).to(variance.dtype)
+
+
+def _radii(count: int, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """|N(0, 1)|. Of torch's numbers one in ten million is 0, by rounding, where the density is infinite."""
+    return standard_normal((count,), like, generator).abs_().clamp_min_(torch.finfo(like.dtype).eps)
 
 
 def _log_radius_density(radius: Tensor, count: int) -> Tensor:
