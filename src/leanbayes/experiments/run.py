@@ -210,7 +210,7 @@ def _concluded(experiment: Experiment, results: Results, size: Size) -> tuple[Ou
 
 
 def _seconds(results: Results) -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each method the time that training and prediction take on one core: apart from the tables, as it never repeats."""
+    """Of each method the time of training and prediction on one core: apart from the tables, as it never repeats."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for method in results.methods():
         rows = [result.get("seconds", {}) for job, result in results.found if job.method == method]

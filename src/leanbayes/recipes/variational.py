@@ -33,7 +33,7 @@ class Variational(Recipe):
 
     pretrain: float = option(0.5, "share of the epochs for which the plain network is trained first")
     prior: str = option("fitted", "normal (0, 1), fitted (each tensor's own scale) or centred (at the trained weights)")
-    kl_start: float = option(0.2, "weight of the KL when training begins (000, 001)")
+    kl_start: float = option(0.01, "weight of the KL when training begins (000; 001 and 000's masks: 0.2)")
     kl_end: float = option(0.01, "and when it ends; 1 is the true ELBO")
     init_scale: float = option(0.01, "of the random weights: small, so that a trained start is not lost")
     scale_lr: float = option(1e-2, "learning rate of the scales")
