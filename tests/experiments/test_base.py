@@ -75,10 +75,10 @@ def test_the_first_experiments_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_smoke_needs_no_data_and_cpu_states_about_ten_minutes(name: str) -> None:
+def test_smoke_needs_no_data_and_cpu_states_at_most_a_quarter_of_an_hour(name: str) -> None:
     sizes = EXPERIMENTS[name].sizes
     assert tuple(sizes) == SIZES
     assert sizes["smoke"].needs == ()
-    assert sizes["cpu"].minutes <= 10
+    assert sizes["cpu"].minutes <= 15
     assert sizes["cpu"].seeds >= 3
     assert all(size.scaled for size in sizes.values())
