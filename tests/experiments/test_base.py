@@ -67,7 +67,11 @@ def test_a_column_is_by_data_and_seed_and_leaves_out_what_is_missing() -> None:
 
 
 def test_the_first_experiments_are_there() -> None:
-    named = {"uci", "001-toy", "001-mnist-rates", "000-breast", "selection", "000-lidc", "001-shifts"}
+    named = {
+        "000-breast", "000-isic", "000-lidc", "001-camvid", "001-cost", "001-mnist-rates", "001-resnet", "001-shifts",
+        "001-toy", "002-mnist", "002-vit", "003-confidence", "003-estimate", "004-cifar", "combined", "pareto",
+        "selection", "uci",
+    }  # fmt: skip
     assert named <= EXPERIMENTS.keys()
     assert list(EXPERIMENTS) == sorted(EXPERIMENTS)
     with pytest.raises(UnknownName, match="001-toy"):
@@ -80,5 +84,5 @@ def test_smoke_needs_no_data_and_cpu_states_at_most_a_quarter_of_an_hour(name: s
     assert tuple(sizes) == SIZES
     assert sizes["smoke"].needs == ()
     assert sizes["cpu"].minutes <= 15
-    assert sizes["cpu"].seeds >= 3
+    assert sizes["cpu"].seeds >= 3 or name == "001-cost"  # there is no chance in counts
     assert all(size.scaled for size in sizes.values())
