@@ -296,7 +296,7 @@ EXPERIMENT = Experiment(
             "2,500 images and 10 epochs without augmentation, a ResNet of two blocks with 270,000 weights "
             "(004: 50,000, 200, ResNet-18 with 11 million; figures 2 and 3: CIFAR-100); Adam, with a learning rate of "
             "0.002/√density; moves every 50 steps; validation images choose the epoch; two other criteria",
-            10,
+            12,
             ("cifar10",),
             ("cifar10",),
             _methods("", "every=50"),
