@@ -14,7 +14,15 @@ ENDS = ("input", "middle", "output")
 
 
 def exceeds(
-    results: Results, claim: Claim, method: str, large: str, small: str, *, margin: float, tests: int = 1
+    results: Results,
+    claim: Claim,
+    method: str,
+    large: str,
+    small: str,
+    *,
+    margin: float,
+    tests: int = 1,
+    data: str | None = None,
 ) -> Verdict:
     """Whether one measure of a method is above another of the same run; below the margin it is not."""
     both = Results(
@@ -26,7 +34,7 @@ def exceeds(
             if name in result["metrics"]
         ]
     )
-    return beats(both, claim, method, large, small, margin=margin, tests=tests, direction="high")
+    return beats(both, claim, method, large, small, margin=margin, tests=tests, data=data, direction="high")
 
 
 def ratios(results: Results, measure: str, a: str, b: str, data: str | None = None) -> list[float]:

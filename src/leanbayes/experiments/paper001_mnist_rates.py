@@ -13,6 +13,7 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.data import Examples, Source, Task, load_data, rotate, shift
 from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size
 from leanbayes.experiments.figures import by_rate, lines, maps
+from leanbayes.experiments.inside import exceeds
 from leanbayes.experiments.judge import all_of, beats, matches, summary, within
 from leanbayes.experiments.training import digit_images, measured, partials, small_task, tensors
 from leanbayes.recipes import Budget
@@ -136,7 +137,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
                 for name in ("deterministic", "dropout", "vi")
             ],
         ),
-        _central(results),
+        exceeds(results, CENTRAL, "partial 5 %", "central", "central by area", margin=0.05),
         within(FOURFOLD, _ratio(results), 2, 8, "σ of VI over σ at 5 %"),
         all_of(
             MATCHES,
@@ -148,18 +149,6 @@ def _conclude(results: Results, size: Size) -> Outcome:
         ),
     ]
     return Outcome({"MNIST": summary(results, measures)}, verdicts, _figures(results, rates, size.options["angles"]))
-
-
-def _central(results: Results) -> Any:
-    found = Results(
-        [
-            (replace(job, method=name), {"metrics": {"share": result["metrics"][name]}})
-            for job, result in results.found
-            if job.method == "partial 5 %"
-            for name in ("central", "central by area")
-        ]
-    )
-    return beats(found, CENTRAL, "share", "central", "central by area", margin=0.05, direction="high")
 
 
 def _ratio(results: Results) -> list[float]:

@@ -1,6 +1,5 @@
 """001, figure 5: CIFAR-10 under the 19 corruptions of CIFAR-10-C at growing severity."""
 
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from torch.utils.data import Dataset
 from leanbayes.data import CORRUPTIONS, Examples, Task, corrupt, load_data, shift
 from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size
 from leanbayes.experiments.figures import lines
+from leanbayes.experiments.inside import exceeds
 from leanbayes.experiments.judge import all_of, beats, summary
 from leanbayes.experiments.training import digit_images, measured, partials, small_task, tensors
 from leanbayes.recipes import Budget
@@ -81,7 +81,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
             CALIBRATED,
             [beats(results, CALIBRATED, f"{m}@{worst}", _OURS, "deterministic", tests=2) for m in ("nll", "ece")],
         ),
-        _entropy(results, worst),
+        exceeds(results, ENTROPY, _OURS, f"entropy@{worst}", "entropy", margin=0.02),
     ]
     measures = [
         *_MEASURES,
@@ -99,18 +99,6 @@ def _series(results: Results, measure: str, severities: list[int]) -> dict[str, 
         method: {at: list(results.column(name, method).values()) for at, name in names.items()}
         for method in results.methods()
     }
-
-
-def _entropy(results: Results, worst: str) -> Any:
-    both = Results(
-        [
-            (replace(job, method=where), {"metrics": {"entropy": result["metrics"][name]}})
-            for job, result in results.found
-            if job.method == _OURS
-            for where, name in (("corrupted", f"entropy@{worst}"), ("clean", "entropy"))
-        ]
-    )
-    return beats(both, ENTROPY, "entropy", "corrupted", "clean", direction="high")
 
 
 EXPERIMENT = Experiment(

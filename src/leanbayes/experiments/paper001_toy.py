@@ -12,6 +12,7 @@ from torch import Tensor
 from leanbayes.data import Source, length, load_data
 from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size, every_job
 from leanbayes.experiments.figures import bands
+from leanbayes.experiments.inside import exceeds
 from leanbayes.experiments.judge import all_of, beats, matches, summary
 from leanbayes.experiments.training import partials, repeatable, small_task, train
 from leanbayes.models import mlp
@@ -105,21 +106,12 @@ def _conclude(results: Results, size: Size) -> Outcome:
         parts[CAPTURES].append(beats(results, CAPTURES, covered, "partial 40 %", "deterministic", margin=0.02, **one))
         parts[VARIES].append(beats(results, VARIES, known, "partial 80 %", "partial 5 %", margin=0.1, **one))
         parts[LIKE_VI].append(matches(results, LIKE_VI, covered, "partial 40 %", "vi", margin=0.02, **one))
-        parts[GROWS].append(_grows(results, data, len(size.data)))
+        far, near = (f"epistemic deviation@{where}" for where in ("outside", "inside"))
+        parts[GROWS].append(
+            exceeds(results, GROWS, "partial 40 %", far, near, margin=0.1, tests=len(size.data), data=data)
+        )
     tables = {data: summary(results, measures, data) for data in size.data}
     return Outcome(tables, [all_of(claim, some) for claim, some in parts.items()], figures)
-
-
-def _grows(results: Results, data: str, tests: int) -> Any:
-    """Outside against inside, of one network."""
-    renamed = [
-        (replace(job, method=where), {"metrics": {"deviation": result["metrics"][f"epistemic deviation@{where}"]}})
-        for job, result in results.found
-        if job.method == "partial 40 %"
-        for where in ("outside", "inside")
-    ]
-    both = Results(renamed)
-    return beats(both, GROWS, "deviation", "outside", "inside", margin=0.1, data=data, tests=tests, direction="high")
 
 
 EXPERIMENT = Experiment(
