@@ -245,7 +245,7 @@ EXPERIMENT = Experiment(
             "figure 6 on the small ResNet of 001 with 83,000 weights (003: DenseNet-121 with 7 million, 89 draws), "
             "counted in bytes that the graph holds, not measured on a GPU; direct errors for at most 100 draws; times "
             "are in docs/results/kl.json",
-            3, 5, sigmas=[0.01, 0.1, 0.5, 1.0, 2.0], draws=[1, 10, 100, 1000], most_direct=100, repeats=300,
+            5, 5, sigmas=[0.01, 0.1, 0.5, 1.0, 2.0], draws=[1, 10, 100, 1000], most_direct=100, repeats=300,
             graphs=[1, 10, 100], model="small_resnet", batch=32, network_draws=89,
         ),
         "paper": _size(
