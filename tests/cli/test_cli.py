@@ -324,6 +324,7 @@ def test_a_saved_model_refuses_what_it_was_not_trained_for(
     assert "cut short" in complaint(capsys, "predict", "run/model.lb", "new")
 
 
+@pytest.mark.slow  # that two processes are one is tested with `fit` itself
 def test_the_same_command_on_two_processes(halves: Path) -> None:
     """Under accelerate's launcher, which takes gloo on the CPU; only the first process writes."""
     launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"

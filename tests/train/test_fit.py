@@ -237,7 +237,7 @@ def test_twenty_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(170)
-@pytest.mark.parametrize("propagate", ["sample", "local"])
+@pytest.mark.parametrize("propagate", ["sample", pytest.param("local", marks=pytest.mark.slow)])
 def test_two_processes_are_one_with_two_parts(tmp_path: Path, propagate: str) -> None:
     options = ["--propagate", propagate, "--dropout", "0", "--epochs", "2"]
     run(tmp_path / "one", *options, "--parts", "2")
