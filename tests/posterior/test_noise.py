@@ -247,7 +247,7 @@ def test_no_sums_without_gradients_or_for_a_second_draw():
     torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("k", [1.01, 1.5, 2, 14.5, 499.5])
+@pytest.mark.parametrize("k", [0.5, 1, 1.01, 1.5, 2, 14.5, 499.5])
 def test_a_normal_and_a_gamma_number_in_one_sweep_have_their_laws(k):
     count = 300_001
     z, gamma = normal_and_gamma((k, 2.0, 0.0, 0.5), torch.empty(count), torch.Generator().manual_seed(int(k)))
