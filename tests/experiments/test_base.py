@@ -48,7 +48,7 @@ def test_keys_tell_apart_whatever_changes_numbers_and_nothing_else() -> None:
         assert replace(size, **same).key() == size.key()
     for change in ({"spec": "partial:rate=0.2"}, {"seed": 1}, {"data": "x"}, {"epochs": 3}, {"variant": "random"}):
         assert replace(job, **change).key() != job.key()
-    assert job.key()["recipe"]["kl_end"] == 0.01  # a default that changes makes other numbers
+    assert job.key()["recipe"]["init_scale"] == 0.01  # a default that changes makes other numbers
 
 
 def test_a_column_is_by_data_and_seed_and_leaves_out_what_is_missing() -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
+from leanbayes.data import Task
 from leanbayes.evaluate import accuracy
 from leanbayes.recipes import RECIPES, Budget, Recipe, Run, parse, prepare, settings
 from leanbayes.recipes.variational_dropout import cut
@@ -322,8 +323,31 @@ def test_rewiring_of_the_recipes() -> None:
     assert parse("ssvi").rewiring(10).removal == "snr_magnitude"
     assert parse("rigl").rewiring(10).removal == "magnitude"
     assert parse("vi").rewiring(10) is None
-    schedule = parse("ssvi:kl_end=0.2").kl_schedule()
+    schedule = parse("ssvi:kl_end=0.2").kl_schedule(1.0)
     assert [schedule(share) for share in (0.0, 0.25, 0.5, 1.0)] == [0, 0.1, 0.2, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("spec", "task", "weights"),
+    [
+        ("vi", tasks.classes(), (1.0, 1.0)),  # 99 random weights, 120 examples: the true ELBO
+        ("vi", tasks.pictures(), (90 / 483, 90 / 483)),  # 483 weights, 90 examples
+        ("vdp", tasks.pictures(), (90 / 483, 90 / 483)),
+        ("layers", tasks.pictures(), (90 / 435, 90 / 435)),
+        ("partial:rate=0.1", tasks.pictures(), (1.0, 1.0)),
+        ("partial:rate=0.1,kl_end=0.3", tasks.pictures(), (0.3, 0.3)),
+        ("vi:kl_start=0.2,kl_end=0.01", tasks.pictures(), (0.2, 0.01)),
+        ("vi:kl_start=0.2", tasks.pictures(), (0.2, 90 / 483)),
+        ("radial", tasks.pictures(), (0.01, 0.01)),
+    ],
+)
+def test_the_kl_never_counts_more_than_an_example_a_weight(
+    spec: str, task: Task, weights: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules = []
+    monkeypatch.setattr(Run, "fit", lambda *_, **options: schedules.append(options.get("kl_weight")))
+    prepare(parse(spec), task, Run(Budget(epochs=2, batch_size=30)))
+    assert (schedules[-1](0.0), schedules[-1](1.0)) == pytest.approx(weights)
 
 
 def test_noise_is_cut_and_the_rest_is_what_it_was() -> None:

@@ -104,8 +104,8 @@ EXPERIMENT = Experiment(
             20_000,
             ("breastmnist", "chestmnist_224"),
             ("breastmnist", "chestmnist_224"),
-            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,draws=5,kl_start=0.01"}
-            | partials(_RATES, "prior=normal,draws=5,kl_start=0.01"),
+            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,draws=5,kl_end=0.01"}
+            | partials(_RATES, "prior=normal,draws=5,kl_end=0.01"),
             Budget(epochs=100, batch_size=50, optimizer="sgd", lr=0.01, weight_decay=1e-5),
             seeds=5,
             samples=5,

@@ -29,7 +29,7 @@ _METHODS = {
     LONGER: "deterministic",
     "ensemble": "ensemble",
     "vi": "vi",
-    _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2",
+    _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01",
 }
 _IOU = "iou/1"
 
@@ -148,8 +148,8 @@ EXPERIMENT = Experiment(
             100_000,
             ("isic2017",),
             ("isic2017",),
-            {**_METHODS, _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,draws=5"}
-            | partials([0.01, 0.05, 0.1, 0.2, 0.4, 0.8], "prior=normal,kl_start=0.2,draws=5"),
+            {**_METHODS, _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
+            | partials([0.01, 0.05, 0.1, 0.2, 0.4, 0.8], "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
             Budget(epochs=50, batch_size=10, optimizer="sgd", lr=0.01, weight_decay=1e-5),
             seeds=3,
             samples=5,

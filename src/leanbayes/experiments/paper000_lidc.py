@@ -167,8 +167,8 @@ EXPERIMENT = Experiment(
             200_000,
             ("lidc",),
             ("lidc",),
-            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,draws=5"}
-            | partials([0.01, 0.05, 0.2], "prior=normal,kl_start=0.2,draws=5"),
+            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
+            | partials([0.01, 0.05, 0.2], "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
             Budget(epochs=100, batch_size=10, optimizer="sgd", lr=0.01, weight_decay=1e-5),
             seeds=3,
             samples=5,

@@ -29,7 +29,7 @@ _METHODS = {
     LONGER: "deterministic",
     "ensemble": "ensemble",
     "vi": "vi",
-    _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2",
+    _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01",
 }
 _ALL = float("inf")
 
@@ -187,8 +187,8 @@ EXPERIMENT = Experiment(
             150_000,
             ("camvid",),
             ("camvid",),
-            {**_METHODS, _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,draws=5"}
-            | partials([0.01, 0.05], "prior=normal,kl_start=0.2,draws=5"),
+            {**_METHODS, _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
+            | partials([0.01, 0.05], "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
             Budget(epochs=150, batch_size=8, optimizer="sgd", lr=0.1, schedule="cosine", weight_decay=1e-5),
             seeds=3,
             samples=5,

@@ -217,8 +217,8 @@ EXPERIMENT = Experiment(
             6000,
             ("mnist",),
             ("mnist", "fashion-mnist"),
-            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,draws=5"}
-            | partials(_RATES, "prior=normal,kl_start=0.2,draws=5"),
+            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
+            | partials(_RATES, "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
             Budget(epochs=100, batch_size=50, optimizer="sgd", lr=0.01, weight_decay=1e-5),
             seeds=5,
             samples=5,

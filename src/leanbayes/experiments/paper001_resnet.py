@@ -243,8 +243,11 @@ EXPERIMENT = Experiment(
             20_000,
             ("cifar10", "svhn"),
             ("cifar10", "svhn"),
-            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,draws=5"}
-            | partials([0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95], "prior=normal,kl_start=0.2,draws=5"),
+            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
+            | partials(
+                [0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.95],
+                "prior=normal,kl_start=0.2,kl_end=0.01,draws=5",
+            ),
             Budget(epochs=100, batch_size=50, optimizer="sgd", lr=0.01, weight_decay=1e-5),
             seeds=3,
             samples=5,

@@ -141,8 +141,8 @@ EXPERIMENT = Experiment(
             100_000,
             ("cifar10",),
             ("cifar10",),
-            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,draws=5"}
-            | partials([0.01, 0.05], "prior=normal,kl_start=0.2,draws=5"),
+            {**_PLAIN, "vi": "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
+            | partials([0.01, 0.05], "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
             Budget(epochs=100, batch_size=200, optimizer="sgd", lr=0.1, schedule="cosine", weight_decay=1e-4),
             seeds=3,
             samples=5,

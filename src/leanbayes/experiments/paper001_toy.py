@@ -148,7 +148,7 @@ EXPERIMENT = Experiment(
             120,
             ("cubic", "cubic-30000"),
             (),
-            _PLAIN | partials([0.05, 0.1, 0.2, 0.4, 0.6, 0.8], "draws=5,prior=normal,kl_start=0.2"),
+            _PLAIN | partials([0.05, 0.1, 0.2, 0.4, 0.6, 0.8], "draws=5,prior=normal,kl_start=0.2,kl_end=0.01"),
             Budget(batch_size=100, lr=5e-3, schedule="cosine"),
             seeds=5,
             samples=100,

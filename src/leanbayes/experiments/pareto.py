@@ -80,12 +80,12 @@ FRONT_PREDICTION = Claim(
 
 @cache
 def task_with_unseen(data: str, folder: Path | None, counts: tuple[int | None, ...], model: str) -> Task:
-    """Known images, and MNIST's digits as unseen ones; of the stand-in, its negatives are."""
+    """Known images, and MNIST's digits, or Fashion-MNIST's for those, as unseen ones; of the stand-in its negatives."""
     if data == "digits":
         source = digit_images()
         unseen = shift(source.test, lambda x: 1 - x)
     else:
-        source, other = load_data(data, folder), load_data("mnist", folder)
+        source, other = load_data(data, folder), load_data("fashion-mnist" if data == "mnist" else "mnist", folder)
         unseen = Examples(other.test.inputs, other.test.targets, source.preparation)
     return replace(small_task(source, counts, model), shifted={"unseen": tensors(unseen, counts[2])})
 

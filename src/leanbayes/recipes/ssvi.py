@@ -45,7 +45,7 @@ class SSVI(Variational):
         """Random positions; of a trained network the largest weights."""
         return sparse(self.density, layout=self.layout, start="magnitude" if self.pretrain else "random", seed=run.seed)
 
-    def kl_schedule(self) -> Schedule:
+    def kl_schedule(self, balanced: float) -> Schedule:  # noqa: ARG002
         """Warm-up (004, section 4.1)."""
         return warm_up(0.5, self.kl_end)
 

@@ -9,7 +9,7 @@ from torch.distributions import Normal as NormalLaw
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.calls import split_batch
-from leanbayes.data.task import Task
+from leanbayes.data.task import Task, length
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Estimator, Exact
 from leanbayes.likelihood import Likelihood
@@ -33,8 +33,8 @@ class Variational(Recipe):
 
     pretrain: float = option(0.5, "share of the epochs for which the plain network is trained first")
     prior: str = option("fitted", "normal (0, 1), fitted (each tensor's own scale) or centred (at the trained weights)")
-    kl_start: float = option(0.01, "weight of the KL when training begins (000; 001 and 000's masks: 0.2)")
-    kl_end: float = option(0.01, "and when it ends; 1 is the true ELBO")
+    kl_start: float | None = option(None, "weight of the KL when training begins, if not as when it ends (001: 0.2)")
+    kl_end: float | None = option(None, "and when it ends: by default 1, the true ELBO, or n/k for more random weights")
     init_scale: float = option(0.01, "of the random weights: small, so that a trained start is not lost")
     scale_lr: float = option(1e-2, "learning rate of the scales")
     propagate: str = option("sample", "sample, local, flipout, moments or covariance")
@@ -71,9 +71,13 @@ class Variational(Recipe):
         """What scores the targets in training."""
         return task.likelihood
 
-    def kl_schedule(self) -> Schedule:
-        """How the weight of the KL runs."""
-        return anneal(self.kl_start, self.kl_end)
+    def kl_schedule(self, balanced: float) -> Schedule:
+        """How the weight of the KL runs; ``balanced`` is min(1, n/k).
+
+        A sum over more weights than there are examples would outweigh the data: then it is their mean that counts.
+        """
+        end = balanced if self.kl_end is None else self.kl_end
+        return anneal(end if self.kl_start is None else self.kl_start, end)
 
     def rewiring(self, steps: int) -> Rewire | None:  # noqa: ARG002
         """How sparse weights move in so many steps; None where there are none."""
@@ -102,7 +106,7 @@ class Variational(Recipe):
             with in_eval(bnn), torch.no_grad():
                 moments(bnn, x)
         options = {
-            "kl_weight": self.kl_schedule(),
+            "kl_weight": self.kl_schedule(min(1.0, length(task.train) / bnn.summary().random)),
             "scale_lr": self.scale_lr,
             "samples": self.draws,
             "likelihood": self.likelihood_of(task),

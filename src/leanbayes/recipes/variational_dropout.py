@@ -45,7 +45,7 @@ class VariationalDropout(Variational):
         """All but norms, for which a prior at zero makes no sense."""
         return everything(eligible=not_norm)
 
-    def kl_schedule(self) -> Schedule:
+    def kl_schedule(self, balanced: float) -> Schedule:  # noqa: ARG002
         """Warm-up."""
         return warm_up(0.5, self.kl_end)
 

@@ -21,8 +21,6 @@ class VDP(Variational):
     """Every weight random, and not one sample of them drawn."""
 
     name = "vdp"
-    kl_start: float = option(1e-3, "weight of the KL when training begins: 002 finds it by search")
-    kl_end: float = option(1e-3, "and when it ends; 1 is the true ELBO")
     propagate: str = option("moments", "of training and prediction")
     draws: int = option(4, "of the outputs alone, a training step")
     likelihood: Literal["expected", "mean", "moment"] = option(
