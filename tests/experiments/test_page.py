@@ -7,6 +7,7 @@ import pytest
 
 from leanbayes.errors import ForeignFile
 from leanbayes.experiments import EXPERIMENTS, reproduce, write_claims
+from leanbayes.experiments.elsewhere import NOT_HERE
 from tests.experiments import stub
 
 
@@ -56,14 +57,18 @@ def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
     assert "| not run |" in line
 
 
-def test_verdicts_of_benchmarks_are_there_and_bars_do_not_break_the_table(tmp_path: Path) -> None:
-    verdicts = [{"claim": "SNR(|θ|) is\nbest", "verdict": None, "why": "one seed"}]
-    (tmp_path / "b.json").write_text(json.dumps({"command": "python b.py", "results": {"verdicts": verdicts}}))
-    (tmp_path / "rows.json").write_text(json.dumps({"command": "python rows.py", "results": [1]}))
-    page = write_claims([], tmp_path)
-    assert rows(page, "SNR") == ["| SNR(\\|θ\\|) is best | not testable here | one seed |"]
-    assert "`python b.py`" in page.read_text()
-    assert "rows" not in page.read_text()
+def test_the_command_is_the_one_that_made_the_record(tmp_path: Path) -> None:
+    reproduce(stub.experiment(), "cpu", seeds=[3, 4], folder=tmp_path, out=tmp_path / "experiments", cache=tmp_path)
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "`leanbayes reproduce stub --size cpu --seeds 3 4`" in line
+
+
+def test_answers_are_counted_by_paper(tmp_path: Path) -> None:
+    record(tmp_path, "cpu")
+    head = write_claims([stub.experiment()], tmp_path).read_text().split("## ")[0]
+    elsewhere = sum(verdict.claim.paper == "001" for verdict in NOT_HERE)
+    assert f"| 001: Sensitivity-guided subnetworks | 1 |  | {elsewhere} |  |" in head
+    assert "| Our own questions |  |  | 1 |  |" in head
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kind": "comparison"}', '{"kind": "experiment"}'])

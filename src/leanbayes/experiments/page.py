@@ -1,6 +1,7 @@
 """The page of claims: every claim of every paper, what the numbers say of it, and the command that made them."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,28 +22,31 @@ _TITLES = {
     "004": "004: Sparse subspace variational inference",
     "ours": "Our own questions",
 }
+_ANSWERS = ("holds", "does not hold", "not testable here", "not run")
 _RUN = ("paper", "cpu")  # a smoke test says nothing of a claim
 
 Row = tuple[str, str, str, str]
 
 
 def write_claims(experiments: Iterable[Experiment], folder: Path | str = "docs/results") -> Path:
-    """Write ``claims.md`` from the records in ``folder``: those of experiments, and verdicts of benchmarks."""
+    """Write ``claims.md`` from the records in ``folder``."""
     top = Path(folder)
     rows: dict[str, list[Row]] = {paper: [] for paper in _TITLES}
     for experiment in experiments:
         record = _largest(top / "experiments", experiment)
         told = {_key(found["claim"]): found for found in record["verdicts"]} if record else {}
-        size = record["size"] if record else "cpu"
-        link = f"[`{experiment.name}`](experiments/{experiment.name}-{size}.json)" if record else f"`{experiment.name}`"
-        command = f"{link}: `leanbayes reproduce {experiment.name} --size {size}`"
+        if record:
+            file = f"experiments/{experiment.name}-{record['size']}.json"
+            command = f"[`{experiment.name}`]({file}): `{record['command']}`"
+        else:
+            command = f"`{experiment.name}`: `leanbayes reproduce {experiment.name} --size cpu`"
         for claim in experiment.claims:
             found = told.get(_key(asdict(claim)))
             answer, why = (found["answer"], found["why"]) if found else ("not run", "")
             rows.setdefault(claim.paper, []).append((_words(claim), answer, why, command))
     for verdict in NOT_HERE:
         rows.setdefault(verdict.claim.paper, []).append((_words(verdict.claim), verdict.answer, verdict.why, ""))
-    text = "\n".join([_HEAD, *_sections(rows), *_benchmarks(top)])
+    text = "\n".join([_HEAD, _counted(rows), *_sections(rows)])
     path = top / "claims.md"
     top.mkdir(parents=True, exist_ok=True)
     write_text(path, text.rstrip() + "\n")
@@ -68,28 +72,21 @@ def _largest(folder: Path, experiment: Experiment) -> dict[str, Any] | None:
     return None
 
 
+def _counted(rows: Mapping[str, list[Row]]) -> str:
+    """How many claims of each paper have which answer."""
+    lines = []
+    for paper, some in rows.items():
+        counts = Counter(answer for _, answer, _, _ in some)
+        if some:
+            lines.append((_TITLES.get(paper, paper), *(str(counts[answer] or "") for answer in _ANSWERS)))
+    return _table(("", *_ANSWERS), lines)
+
+
 def _sections(rows: Mapping[str, list[Row]]) -> Iterable[str]:
     for paper, some in rows.items():
         if some:
             yield f"## {_TITLES.get(paper, paper)}\n"
             yield _table(("claim", "", "why", "command"), some)
-
-
-def _benchmarks(top: Path) -> Iterable[str]:
-    """Benchmarks that give verdicts have them as results.verdicts: claim, verdict, why."""
-    for path in sorted(top.glob("*.json")):
-        record = _record(path)
-        results = record.get("results")
-        verdicts = results.get("verdicts") if isinstance(results, dict) else None
-        if isinstance(verdicts, list) and verdicts:
-            command = f"[`{path.name}`]({path.name}): `{record.get('command', '')}`"
-            yield f"## Benchmark {path.stem}\n"
-            yield f"{command}\n"
-            told = [
-                (row.get("claim", ""), row.get("verdict") or "not testable here", row.get("why", ""))
-                for row in verdicts
-            ]
-            yield _table(("claim", "", "why"), told)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
