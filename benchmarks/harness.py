@@ -1,8 +1,6 @@
 """What every benchmark shares: turns instead of blocks, the best of several, and a record of where it ran."""
 
-import hashlib
 import json
-import os
 import statistics
 import sys
 import time
@@ -39,21 +37,6 @@ def timing(name: str, times: list[float], base: list[float]) -> dict[str, float]
         f"{name}_median_seconds": statistics.median(times),
         f"{name}_ratio": min(times) / min(base),
     }
-
-
-def kept(folder: Path, name: str, key: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``make`` found for this key: read if it was kept in the folder before, else made and kept."""
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
-    path = folder / f"{name.replace(' ', '_').replace('%', '')}_{digest}.json"
-    if path.exists():
-        known: dict[str, Any] = json.loads(path.read_text())
-        return known
-    found = make()
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(found))
-    draft.replace(path)
-    return found
 
 
 def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
