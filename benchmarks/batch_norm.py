@@ -35,7 +35,7 @@ def main() -> None:
         scores = lb.sensitivity(model, DataLoader(data, batch_size=64), F.cross_entropy)
         for held in (True, False):
             bnn = lb.Bayesian(copy.deepcopy(model), subspace=lb.top_k(scores, rate=0.01))
-            train(bnn, data, options.epochs, seed, kl_weight=lb.constant(1.0), hold_statistics=held)
+            train(bnn, data, options.epochs, seed, hold_statistics=held)
             quality, _ = measure(bnn, x, y, shifts)
             rows.append({"seed": seed, "statistics_held": held, "accuracy": quality[0], "nll": quality[1]})
             print(rows[-1])

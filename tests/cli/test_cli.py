@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +115,15 @@ def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
         assert row["draws"] == "32"
 
 
-def test_images_with_masks_give_maps(squares: Path) -> None:
-    shell(
-        "train", "--data", "images", "--masks", "masks", "--recipe", "layers", "--out", "run", *QUICK, "--epochs", "12",
-        folder=squares,
-    )  # fmt: skip
+def test_images_with_masks_give_maps(
+    squares: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(squares)
+    run("train", "--data", "images", "--masks", "masks", "--recipe", "layers", "--out", "run", *QUICK, "--epochs", "12")
     assert json.loads((squares / "run" / "scores.json").read_text())["metrics"]["dice"] > 0.5
-    found = json.loads(shell("predict", "run/model.lb", "images", "--out", "said", "--json", folder=squares))
+    capsys.readouterr()
+    run("predict", "run/model.lb", "images", "--out", "said", "--json")
+    found = json.loads(capsys.readouterr().out)
     assert found == {"predictions": "said/predictions.csv", "inputs": 16}
     row = rows_of(squares / "said" / "predictions.csv")[3]
     assert row["name"] == "03.png"
@@ -170,7 +173,8 @@ def test_a_model_of_the_users_own(halves: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(rows_of(halves / "said" / "predictions.csv")) == 24
 
 
-def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path) -> None:
+def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     command = ["compare", "--methods", "deterministic", "partial", "--out", "run", *QUICK, "--batch-size", "100"]
     process = subprocess.Popen(
         [sys.executable, "-m", "leanbayes.cli", *command],
@@ -179,7 +183,7 @@ def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path) -> Non
         stdout=subprocess.DEVNULL,
     )
     while not (tmp_path / "run" / "results.json").exists() and process.poll() is None:
-        pass
+        time.sleep(0.01)
     process.kill()
     process.wait()
     first = json.loads((tmp_path / "run" / "results.json").read_text())
@@ -190,11 +194,11 @@ def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path) -> Non
     page = (tmp_path / "run" / "report.html").read_text()
     assert "partial" in page
     (tmp_path / "run" / "report.html").unlink()
-    shell("report", "run", "--out", "page.html", folder=tmp_path)
+    run("report", "run", "--out", "page.html")
     assert (tmp_path / "page.html").read_text().startswith("<!")
     digits = np.zeros((2, 1, 8, 8), np.float32)
     np.savez(tmp_path / "new.npz", x=digits)
-    shell("predict", "run/models/partial-0.lb", "new.npz", "--out", "said", "--quiet", folder=tmp_path)
+    run("predict", "run/models/partial-0.lb", "new.npz", "--out", "said", "--quiet")
     assert len(rows_of(tmp_path / "said" / "predictions.csv")) == 2
 
 
