@@ -8,8 +8,7 @@ PEERS_INSTALLED = $(PEERS)/.installed
 
 # Scripts that measure a claim and write docs/results/*.json; peers.py is apart, for it needs the peers.
 BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py benchmarks/moments_cost.py \
-	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/kl_replications.py \
-	benchmarks/sparse.py
+	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py
 
 .PHONY: help demo test check format test-slow bench bench-peers clean
 

@@ -123,28 +123,6 @@ def nets(names: list[str], rounds: int) -> dict[str, Any]:
     return found
 
 
-def error() -> list[dict[str, float]]:
-    """Figure 2, left: one weight, N(0.5, σ²) from N(0, 1); the root mean squared error over 2,000 estimates."""
-    rows = []
-    for sigma in (0.01, 0.1, 0.5, 1.0, 2.0):
-        for draws in (1, 10, 100, 1000):
-            many = RandomWeight("w", torch.full((2000,), 0.5), None, torch.full((2000,), sigma), lb.Normal())
-            law = TorchNormal(torch.full((2000,), 0.5), sigma)
-            noise = torch.randn(draws, 2000, generator=torch.Generator().manual_seed(draws))
-            w = many.sample(noise)
-            estimates = (law.log_prob(w) - PRIOR.log_prob(w)).mean(0)
-            truth = torch.distributions.kl_divergence(law, PRIOR)
-            rows.append(
-                {
-                    "sigma": sigma,
-                    "draws": draws,
-                    "kl": float(truth[0]),
-                    "rms_error": float((estimates - truth).square().mean().sqrt()),
-                }
-            )
-    return rows
-
-
 def main() -> None:
     """Measure, print, write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -153,7 +131,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "kl.json")
     options = parser.parse_args()
     torch.manual_seed(0)
-    results = {"weights": weights(options.rounds), "nets": nets(options.nets, options.rounds), "error": error()}
+    results = {"weights": weights(options.rounds), "nets": nets(options.nets, options.rounds)}
     write(options.out, results, {"rounds": options.rounds, "prior": "N(0, 1)"})
 
 
