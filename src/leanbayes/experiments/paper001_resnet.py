@@ -1,7 +1,7 @@
 """001, appendix H.3.1, figures 6, 12 and 15: the small ResNet on CIFAR-10 and SVHN, each unseen by the other."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     task = _task(job.data, size.data[-1 if job.data == size.data[0] else 0], folder, size.counts)
     recipe = parse(job.spec)
     if job.method in (_COLD, _LONGER):
-        recipe = Selected(**{field.name: getattr(recipe, field.name) for field in fields(recipe)})  # type: ignore[arg-type]
+        recipe = Selected(**vars(recipe))
     trained, run = train(job, size, task, recipe)
     kept, flops = count_parameters(trained.predictor), relative_flops(recipe)
     metrics = judged(trained, size, task, job.seed) | {"parameters": kept.trained, "random": kept.scales}
