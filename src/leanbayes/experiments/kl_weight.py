@@ -1,12 +1,13 @@
 """How much should the KL weigh, and how large should scales be at first, so that few random weights say something?"""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict
 from leanbayes.experiments.judge import all_of, beats, matches, summary
 from leanbayes.experiments.pareto import task_with_unseen
 from leanbayes.experiments.training import measured
@@ -19,6 +20,8 @@ _LIGHT = {f"{name}, KL 0.01": f"{spec}:kl_start=0.01,kl_end=0.01" for name, spec
 _SCALES = {f"partial 1 %, σ from {scale:g}": f"partial:init_scale={scale}" for scale in (0.001, 0.1)}
 _METHODS = {"deterministic": "deterministic"} | _OURS | _LIGHT | _SCALES
 _OOD = "ood/unseen/auroc"
+
+Judge = Callable[..., Verdict]
 
 _WEIGHED = "weighed by min(1, n/k), for n examples and k random weights,"
 CALIBRATED = Claim("ours", "KL weight", f"{_WEIGHED} the KL makes networks better calibrated than by 0.01 (ECE)")
@@ -44,18 +47,21 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
-    ours = [name for name in _OURS if name in size.methods]
-    starts = [name for name in _SCALES if name in size.methods]
+    """Each method on each data set by its seeds: two data sets are too few to speak of others."""
+    pairs = [(name, f"{name}, KL 0.01") for name in _OURS if name in size.methods]
+    starts = [("partial 1 %", name) for name in _SCALES if name in size.methods]
 
-    def light(name: str) -> str:
-        return f"{name}, KL 0.01"
+    def judged(judge: Judge, claim: Claim, measure: str, some: list[tuple[str, str]]) -> Verdict:
+        tests = len(some) * len(size.data)
+        return all_of(
+            claim, [judge(results, claim, measure, a, b, tests=tests, data=data) for data in size.data for a, b in some]
+        )
 
-    few = len(ours)
     verdicts = [
-        all_of(CALIBRATED, [beats(results, CALIBRATED, "ece", name, light(name), tests=few) for name in ours]),
-        all_of(AS_GOOD, [matches(results, AS_GOOD, "nll", name, light(name), tests=few) for name in ours]),
-        all_of(UNSEEN, [beats(results, UNSEEN, _OOD, name, light(name), tests=few) for name in ours]),
-        all_of(START, [matches(results, START, "nll", "partial 1 %", name, tests=len(starts)) for name in starts]),
+        judged(beats, CALIBRATED, "ece", pairs),
+        judged(matches, AS_GOOD, "nll", pairs),
+        judged(beats, UNSEEN, _OOD, pairs),
+        judged(matches, START, "nll", starts),
     ]
     measures = ("nll", "ece", "brier", "accuracy", _OOD, "entropy", "median σ", "random")
     return Outcome({data: summary(results, measures, data) for data in size.data}, verdicts)
