@@ -15,8 +15,9 @@ from leanbayes.recipes import Budget
 
 __all__ = ["EXPERIMENT", "median_scale"]
 
-_OURS = {"partial 1 %": "partial", "last layer": "layers", "vi": "vi", "vdp": "vdp"}
-_LIGHT = {f"{name}, KL 0.01": f"{spec}:kl_start=0.01,kl_end=0.01" for name, spec in _OURS.items()}
+_RECIPES = {"partial 1 %": "partial", "last layer": "layers", "vi": "vi", "vdp": "vdp"}
+_OURS = {name: f"{recipe}:kl_end=none" for name, recipe in _RECIPES.items()}
+_LIGHT = {f"{name}, KL 0.01": f"{recipe}:kl_end=0.01" for name, recipe in _RECIPES.items()}
 _SCALES = {f"partial 1 %, σ from {scale:g}": f"partial:init_scale={scale}" for scale in (0.001, 0.1)}
 _METHODS = {"deterministic": "deterministic"} | _OURS | _LIGHT | _SCALES
 _OOD = "ood/unseen/auroc"

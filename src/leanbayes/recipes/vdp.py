@@ -21,6 +21,7 @@ class VDP(Variational):
     """Every weight random, and not one sample of them drawn."""
 
     name = "vdp"
+    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
     propagate: str = option("moments", "of training and prediction")
     draws: int = option(4, "of the outputs alone, a training step")
     likelihood: Literal["expected", "mean", "moment"] = option(

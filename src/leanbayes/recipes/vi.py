@@ -6,7 +6,7 @@ from torch import nn
 
 from leanbayes.data.task import Task
 from leanbayes.evaluate.cost import Relative, table_1
-from leanbayes.recipes.base import Run
+from leanbayes.recipes.base import Run, option
 from leanbayes.recipes.variational import Variational
 from leanbayes.subspace import Subspace, everything
 
@@ -18,6 +18,7 @@ class VI(Variational):
     """Every weight random."""
 
     name = "vi"
+    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
         """All of them."""
