@@ -81,6 +81,13 @@ def test_where_all_methods_are_alike_matches_hold_and_gains_do_not(name: str, si
     assert answers <= {"holds", "does not hold"}  # each finds its methods and measures, and so little noise is told
 
 
+@pytest.mark.parametrize("blind", ["ensemble", "vi", "partial 1 %"])
+@pytest.mark.usefixtures("verdicts_only")
+def test_networks_that_find_no_lesions_tell_nothing(blind: str) -> None:
+    assert "holds" in made_up("000-lidc", "cpu").values()
+    assert set(made_up("000-lidc", "cpu", {("iou/1", blind): 0.05}).values()) == {"not testable here"}
+
+
 @pytest.fixture
 def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures and tables take most of the time, and change no verdict."""

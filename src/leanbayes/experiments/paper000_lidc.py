@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leanbayes.data import Examples, Raters, Source, Task, length, lesions, load_data
 from leanbayes.evaluate import generalised_energy_distance, rater_agreement, rater_entropy
-from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict
 from leanbayes.experiments.figures import maps
 from leanbayes.experiments.judge import all_of, beats, matches, summary, within
 from leanbayes.experiments.training import measured, partials, repeatable
@@ -24,6 +24,10 @@ __all__ = ["EXPERIMENT"]
 _PLAIN = {"deterministic": "deterministic", "ensemble": "ensemble", "vi": "vi"}
 _SHOWN = 2  # images in the figure
 _OURS = "partial 1 %"
+_IOU = "iou/1"
+_LEAST = (
+    0.1  # of IoU: a network below it finds no lesions, and Dice, which is 1 where there are none, says nothing of it
+)
 
 MATCHES = Claim(
     "000",
@@ -113,8 +117,30 @@ def _against_raters(
     }
 
 
+def _of_networks_that_see(verdicts: list[Verdict], results: Results) -> list[Verdict]:
+    """As they are, unless one of the networks that are compared finds no lesions."""
+    found = {name: list(results.column(_IOU, name).values()) for name in ("ensemble", "vi", _OURS)}
+    blind = {name: sum(some) / len(some) for name, some in found.items() if some and sum(some) / len(some) < _LEAST}
+    if not blind:
+        return verdicts
+    told = ", ".join(f"{name} {mean:.3f}" for name, mean in blind.items())
+    why = f"networks that find no lesions tell nothing: their IoU is {told}"
+    return [Verdict(verdict.claim, "not testable here", why) for verdict in verdicts]
+
+
 def _conclude(results: Results, size: Size) -> Outcome:
-    measures = ("dice", "brier", "nll", "ece", "entropy", "energy distance", "rater agreement", "flops", "parameters")
+    measures = (
+        "dice",
+        _IOU,
+        "brier",
+        "nll",
+        "ece",
+        "entropy",
+        "energy distance",
+        "rater agreement",
+        "flops",
+        "parameters",
+    )
     both = ("dice", "brier")
     verdicts = [
         all_of(MATCHES, [matches(results, MATCHES, m, _OURS, "ensemble", tests=2) for m in both]),
@@ -130,7 +156,8 @@ def _conclude(results: Results, size: Size) -> Outcome:
         figures[f"doubt-{number}"] = maps(
             pictures | {name: row["entropy"][number] for name, row in shown.items()}, "nats"
         )
-    return Outcome({name: summary(results, measures, name) for name in size.data}, verdicts, figures)
+    tables = {name: summary(results, measures, name) for name in size.data}
+    return Outcome(tables, _of_networks_that_see(verdicts, results), figures)
 
 
 EXPERIMENT = Experiment(
