@@ -133,7 +133,7 @@ EXPERIMENT = Experiment(
         ),
         "cpu": Size(
             "30,000 points are seen 8 times; noise is learnt for each input, 001 has squared errors",
-            6,
+            11,
             ("cubic", "cubic-30000"),
             (),
             _PLAIN | partials([0.05, 0.1, 0.2, 0.4, 0.8]),
