@@ -23,7 +23,7 @@ _METHODS = {
     "deterministic": "deterministic",
     "ensemble": "ensemble",
     "dropout": "dropout:rate=0.05",
-    "swag": "swag",
+    "swag": "swag:lr=0.001",  # with 0.01 a Gaussian of little noise diverges
     "vi": "vi",
     "vi by moments": "vi:predict=moments",
     "partial 1 %": "partial",
