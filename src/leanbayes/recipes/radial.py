@@ -20,9 +20,7 @@ class RadialRecipe(Variational):
     """Every weight random, at a distance from its mean that does not grow with their number."""
 
     name = "radial"
-    kl_end: float | None = option(
-        0.01, "weight of the KL when training ends; n/k is too much for noise with one radius"
-    )
+    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
     init_scale: float = option(0.5, "of the radius of each tensor's noise, which all its weights share")
     kl_draws: int = option(100, "of the Monte Carlo KL; its time does not grow with them")
 
