@@ -86,6 +86,40 @@ def test_a_random_bias_alone_is_decorrelated():
     mean_within_standard_errors(y[:, 0].sign() * y[:, 1].sign(), 0.0)
 
 
+@pytest.mark.parametrize(
+    ("norm", "shape"), [(nn.BatchNorm1d, (3,)), (nn.BatchNorm1d, (3, 4)), (nn.BatchNorm2d, (3, 2, 4))]
+)
+@pytest.mark.parametrize("training", [True, False])
+class TestGainsAndOffsetsOfBatchNorm:
+    def noise(self, norm, shape, training, examples=1000):
+        """What one pass adds to the plain norm of two inputs, each of them many times in the batch."""
+        torch.manual_seed(0)
+        model = norm(3).double().train(training)
+        x = torch.randn(2, *shape, dtype=torch.float64).repeat_interleave(examples, 0)
+        bnn = Bayesian(model, propagate="flipout", posterior=Normal(0.5))
+        with torch.no_grad():
+            found = bnn(x, generator=torch.Generator().manual_seed(1)) - model(x)
+        return found.reshape(2, examples, 3, -1)
+
+    def test_each_example_has_signs_of_its_own_and_all_one_draw(self, norm, shape, training):
+        """s x̂ Δγ + r Δβ has two sizes at any place, each with both signs; half their sum or difference is |Δβ|."""
+        noise = self.noise(norm, shape, training)
+        mean_within_standard_errors(noise.transpose(0, 1).flatten(1), 0.0)
+        places = noise.movedim(2, 0)[..., 0]
+        for channel in places:
+            sizes = [example.abs().round(decimals=9).unique() for example in channel]
+            assert [len(size) for size in sizes] == [2, 2]
+            assert all(len(example.round(decimals=9).unique()) == 4 for example in channel)
+            halves = [{round((low + high).item() / 2, 7), round((high - low).item() / 2, 7)} for low, high in sizes]
+            assert halves[0] & halves[1]
+
+
+def test_a_batch_norm_without_gains_is_left_as_it_is():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, affine=False)).double()
+    bnn, x = Bayesian(model, propagate="flipout"), torch.randn(6, 2, dtype=torch.float64)
+    assert bnn(x).mean(0).abs().max() < 1e-12
+
+
 def test_noise_that_is_not_symmetric_is_refused():
     with pytest.raises(InputError, match=r'symmetric about 0, Lopsided\(.*\) is not; use propagate="sample"'):
         Bayesian(nn.Linear(2, 1), posterior=Lopsided(), propagate="flipout")(torch.ones(1, 2))

@@ -76,6 +76,34 @@ def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("spec", "make", "trained_by", "predicts_by"),
+    [
+        ("partial", tasks.pictures, "flipout", "sample"),
+        ("partial", tasks.classes, "sample", "sample"),
+        ("partial:propagate=sample", tasks.pictures, "sample", "sample"),
+        ("partial:propagate=flipout", tasks.classes, "flipout", "flipout"),
+        ("radial:predict=moments", tasks.pictures, "flipout", "moments"),
+        ("vdp", tasks.pictures, "moments", "moments"),
+    ],
+)
+def test_under_batch_norms_each_example_has_a_draw_of_its_own(
+    spec: str, make, trained_by: str, predicts_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[str] = []
+
+    def watched(self: Run, model: nn.Module, *arguments, **options) -> None:
+        if isinstance(model, lb.Bayesian):
+            ways.append(model.propagate)
+        fit(self, model, *arguments, **options)
+
+    fit = Run.fit
+    monkeypatch.setattr(Run, "fit", watched)
+    trained = prepare(parse(spec), make(), Run(dataclasses.replace(BUDGET, epochs=2)))
+    assert ways == [trained_by]
+    assert trained.predictor.propagate == predicts_by
+
+
+@pytest.mark.parametrize(
     "spec", ["deterministic", "partial:rate=0.1", "ensemble:members=2", "dropout", "layers:predict=moments", "vdp"]
 )
 @pytest.mark.parametrize("make", [tasks.pixels, tasks.regression])

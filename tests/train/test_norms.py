@@ -1,7 +1,11 @@
 """Batch norm and random weights: what is held, what trains on, and why."""
 
+import math
+
+import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 
@@ -43,3 +47,31 @@ def test_a_batch_norm_in_train_mode_hides_the_noise_of_a_bias() -> None:
     lb.fix_statistics(bnn)
     scale = (model[1].weight / (model[1].running_var + model[1].eps).sqrt()).abs().mean().item()
     assert abs(spread() / scale - 1) < 0.1
+
+
+@pytest.mark.parametrize(("propagate", "held"), [("sample", True), ("local", True), ("flipout", False)])
+def test_fit_holds_statistics_where_a_batch_shares_one_draw(propagate: str, held: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    data = TensorDataset(torch.randn(20, 3) + 5, torch.randint(0, 2, (20,)))
+    bnn = lb.Bayesian(model, propagate=propagate)
+    lb.fit(bnn, DataLoader(data, batch_size=10), likelihood=lb.Categorical(), epochs=1)
+    assert torch.equal(model[1].running_mean, torch.zeros(4)) is held
+
+
+def test_under_flipout_a_batch_norm_in_train_mode_does_not_hide_the_noise() -> None:
+    """With a draw for each of N examples, the statistics of the batch take away about 1/N of the variance."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
+    x = 3 * torch.randn(200, 3, dtype=torch.float64)
+
+    def deviation(bnn: lb.Bayesian) -> torch.Tensor:
+        return torch.stack([bnn(x) for _ in range(2000)]).std(0).mean()
+
+    spreads = []
+    for propagate in ("sample", "flipout"):
+        bnn = lb.Bayesian(model, subspace=lb.layers("0.bias"), posterior=lb.Normal(0.1), propagate=propagate)
+        spreads.append(deviation(bnn.train()).item())
+    scale = (1 / model[0](x).std(0, correction=0)).mean().item()
+    assert spreads[0] < 1e-12
+    assert spreads[1] == pytest.approx(0.1 * scale, rel=4 / math.sqrt(2 * 2000 * 4))  # 4 biases, each drawn 2000 times

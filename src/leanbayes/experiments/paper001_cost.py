@@ -204,15 +204,15 @@ def _conclude(results: Results, size: Size) -> Outcome:
     return Outcome({f"{name}, plain network = 1": summary(results, measures, name) for name in size.data}, verdicts)
 
 
-_RANDOM = f"draws={_DRAWS}"
+_RANDOM = f"propagate=sample,draws={_DRAWS}"  # as 001 counts
 _METHODS = {
     "deterministic": "deterministic",
     "ensemble": "ensemble",
     "dropout": "dropout",
     "vi": f"vi:pretrain=0,{_RANDOM}",
-    "vi by local reparameterization": f"vi:pretrain=0,propagate=local,{_RANDOM}",
+    "vi by local reparameterization": f"vi:pretrain=0,propagate=local,draws={_DRAWS}",
     **partials([0.01, 0.05, 0.2], _RANDOM),
-    _ONE: "partial:rate=0.01",
+    _ONE: "partial:rate=0.01,propagate=sample",
 }
 _SMALL = Size(
     "LeNet 300-100 on made-up images of 8x8",

@@ -88,6 +88,28 @@ def embedding(
     return mean + rows * signs_like(rows, rows.dim() - 1, weight.generator)
 
 
+@RULES.rule(F.batch_norm, exact=True, assumes="as for linear; statistics of a batch are those of all its draws")
+def batch_norm(
+    operation: Operation, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    *args: Any, **kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """y = (γ + s ∘ Δγ) x̂ + β + r ∘ Δβ: without signs of their own the next norm would undo γ's and β's draw."""
+    y: Tensor = operation(plain_input(input), running_mean, running_var, None, None, *args, **kwargs)
+    if weight is not None:
+        y = y * _flipped(weight, y)
+    return y if bias is None else y + _flipped(bias, y)
+
+
+def _flipped(value: Any, like: Tensor) -> Tensor:
+    """A vector over channels, its noise with a sign for each example, shaped to broadcast over ``like``."""
+    shape = (-1, *[1] * (like.dim() - 2))
+    mean: Tensor = mean_of(value).view(shape)
+    if not isinstance(value, StandIn):
+        return mean
+    offset: Tensor = _offset(value).view(shape)
+    return mean + signs_like(like, 1, value.generator) * offset
+
+
 def _offset(value: Any) -> Any:
     """ΔW of a stand-in's one draw in this pass, None for anything else."""
     return value.weight.offset(value.noise()) if isinstance(value, StandIn) else None

@@ -21,6 +21,7 @@ from leanbayes.prior import CentredPrior, FittedPrior, PriorLike
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.recipes.base import Recipe, Run, option
 from leanbayes.subspace import Rewire, Subspace
+from leanbayes.train import has_statistics
 
 __all__ = ["Variational"]
 
@@ -37,7 +38,9 @@ class Variational(Recipe):
     kl_end: float | None = option(None, "and when it ends: by default 1, the true ELBO, or n/k for more random weights")
     init_scale: float = option(0.01, "of the random weights: small, so that a trained start is not lost")
     scale_lr: float = option(1e-2, "learning rate of the scales")
-    propagate: str = option("sample", "sample, local, flipout, moments or covariance")
+    propagate: str | None = option(
+        None, "sample, local, flipout, moments or covariance; by default flipout under batch norms, else sample"
+    )
     draws: int = option(1, "a training step")
     predict: str | None = option(None, "another propagation for predictions: moments needs one pass and no draws")
 
@@ -98,7 +101,7 @@ class Variational(Recipe):
             subspace=subspace,
             posterior=self.posterior(),
             prior=self.prior_law(),
-            propagate=self.propagate,
+            propagate=self.propagate or _by_norms(model, self.posterior()),
             kl=self.estimator(),
         )
         if self.predict == "moments":  # an operation without a rule is named now, not after all training
@@ -115,5 +118,10 @@ class Variational(Recipe):
         if not first and self.propagate == "local":  # no statistics to hold yet, and noise that differs within a batch
             options["hold_statistics"] = False
         run.fit(bnn, task, self.name, rest, **options)
-        bnn.propagate = self.predict or self.propagate
+        bnn.propagate = self.predict or self.propagate or "sample"
         return self.finished(bnn)
+
+
+def _by_norms(model: nn.Module, family: Family) -> str:
+    """A draw for each example where norms take statistics of a batch, which would undo one draw for all of it."""
+    return "flipout" if has_statistics(model) and family.symmetric else "sample"

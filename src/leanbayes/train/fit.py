@@ -123,7 +123,8 @@ def fit(
         clip: largest norm of the gradient.
         micro_batches: parts of each batch, one after the other, each with a draw of its own.
         mixed_precision: as accelerate takes it: "no", "fp16", "bf16".
-        hold_statistics: hold batch-norm statistics (`fix_statistics`); by default for a `Bayesian`.
+        hold_statistics: hold batch-norm statistics (`fix_statistics`); by default for a `Bayesian`, unless its
+            ``propagate`` is "flipout", which gives each example a draw of its own.
         rewire: how the sparse weights move, for a model that has some (004).
         checkpoint: a folder. If it holds a checkpoint of this training, that is where it goes on.
         checkpoint_every: steps between checkpoints; by default one at the end of each epoch.
@@ -152,7 +153,7 @@ def fit(
         loader=_shared(train, accelerator),
         weight=constant(kl_weight) if isinstance(kl_weight, int | float) else kl_weight,
         clip=clip,
-        hold=isinstance(model, Bayesian) if hold_statistics is None else hold_statistics,
+        hold=_must_hold(model) if hold_statistics is None else hold_statistics,
         store=None if checkpoint is None else Checkpoints(Path(checkpoint), keep),
         every=checkpoint_every,
         rewirer=None
@@ -358,6 +359,10 @@ class _Best:
         """Put the remembered weights into the module."""
         tensors = self.memory if self.path is None else read_tensors(self.path, "best", FORMAT)[1]
         self.module.load_state_dict(tensors, strict=False)
+
+
+def _must_hold(model: nn.Module) -> bool:
+    return isinstance(model, Bayesian) and model.propagate != "flipout"
 
 
 def _accelerator(mixed_precision: str | None) -> "Accelerator":
