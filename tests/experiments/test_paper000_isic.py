@@ -13,7 +13,7 @@ from leanbayes.experiments import segmentation as seg
 from leanbayes.experiments.figures import save_figure
 from tests.experiments.test_experiments import made_up
 
-OURS, FULL = "partial 1 %", "vi from random weights"
+OURS, FULL, HELD = "partial 1 %", "vi from random weights", "partial 1 %, one draw for a batch, held statistics"
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,7 @@ OURS, FULL = "partial 1 %", "vi from random weights"
         (isic.WORSE, {("entropy", FULL): 0.6, ("missed", FULL): 0.6}, {("entropy", FULL): 0.6, ("missed", FULL): 0.4}),
         (isic.DECLINE, {("iou/1", "partial 20 %"): 0.4}, {("iou/1", "partial 20 %"): 0.6}),
         (isic.BORDERS, {("entropy@edges", OURS): 0.9}, {("entropy@inside", OURS): 0.9}),
+        (isic.NORMS, {("nll", HELD): 0.6, ("iou/1", HELD): 0.4}, {("nll", HELD): 0.6, ("iou/1", HELD): 0.5}),
     ],
 )
 @pytest.mark.usefixtures("verdicts_only")

@@ -25,8 +25,8 @@ from leanbayes.recipes import Trained, parse
 from leanbayes.recipes.variational import Variational
 
 __all__ = [
-    "LONGER", "Segmented", "at_edges", "from_trained", "pictures", "scenes", "segmentation_task", "segmented", "shown",
-    "trained_and_measured",
+    "LONGER", "Segmented", "at_edges", "from_trained", "measured_by_epochs", "pictures", "scenes", "segmentation_task",
+    "segmented", "shown", "trained_and_measured",
 ]  # fmt: skip
 
 _BATCH = 50
@@ -74,12 +74,18 @@ class Segmented:
     counted: Tensor
 
 
-def trained_and_measured(job: Job, size: Size, task: Task) -> tuple[dict[str, Any], Trained, Segmented]:
-    """What a job returns, with FLOPs by its own epochs, entropies by place and pictures; and what was predicted."""
+def measured_by_epochs(job: Job, size: Size, task: Task) -> tuple[dict[str, Any], Trained]:
+    """As `measured`, with FLOPs by the job's own epochs: see `from_trained`."""
     found, trained = measured(job, size, task)
+    if "flops" in found["metrics"] and job.epochs is not None:
+        found["metrics"]["flops"] *= job.epochs / size.budget.epochs
+    return found, trained
+
+
+def trained_and_measured(job: Job, size: Size, task: Task) -> tuple[dict[str, Any], Trained, Segmented]:
+    """What a job returns, with entropies by place and pictures; and what was predicted."""
+    found, trained = measured_by_epochs(job, size, task)
     metrics = found["metrics"]
-    if "flops" in metrics and job.epochs is not None:
-        metrics["flops"] *= job.epochs / size.budget.epochs
     said = segmented(trained, task, size, job.seed)
     edges = at_edges(said.truth, said.counted)
     right = said.chosen == said.truth
