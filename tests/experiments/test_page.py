@@ -8,6 +8,7 @@ import pytest
 from leanbayes.errors import ForeignFile
 from leanbayes.experiments import EXPERIMENTS, reproduce, write_claims
 from leanbayes.experiments.elsewhere import NOT_HERE
+from leanbayes.experiments.page import is_current
 from tests.experiments import stub
 
 
@@ -55,6 +56,20 @@ def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
     file.write_text(json.dumps(found))
     (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
     assert "| not run |" in line
+
+
+@pytest.mark.parametrize(("part", "name"), [("budget", "epochs"), ("recipes", "a")])
+def test_a_record_whose_settings_have_changed_since_says_so(tmp_path: Path, part: str, name: str) -> None:
+    record(tmp_path, "cpu")
+    warning = "which has other settings by now"
+    assert warning not in write_claims([stub.experiment()], tmp_path).read_text()
+    file = tmp_path / "experiments" / "stub-cpu.json"
+    found = json.loads(file.read_text())
+    assert found["settings"][part][name]
+    found["settings"][part][name] = None
+    file.write_text(json.dumps(found))
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert warning in line
 
 
 def test_the_command_is_the_one_that_made_the_record(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What an experiment is: claims, three sizes, independent jobs, and what their numbers say. No subclasses: values."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -80,6 +81,12 @@ class Size:
             "counts": list(self.counts),
             "options": dict(self.options),
         }
+
+    def settings(self) -> dict[str, Any]:
+        """What a record keeps of it, as JSON gives it back: `key`, and every method's recipe with its defaults."""
+        recipes = {name: settings(parse(spec)) for name, spec in self.methods.items()}
+        found: dict[str, Any] = json.loads(json.dumps(self.key() | {"methods": dict(self.methods), "recipes": recipes}))
+        return found
 
 
 @dataclass(frozen=True)

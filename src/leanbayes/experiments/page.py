@@ -12,7 +12,7 @@ from leanbayes.experiments.base import Claim, Experiment
 from leanbayes.experiments.elsewhere import NOT_HERE
 from leanbayes.files import write_text
 
-__all__ = ["write_claims"]
+__all__ = ["is_current", "write_claims"]
 
 _TITLES = {
     "000": "000: Sparse Bayesian networks for medical images",
@@ -38,6 +38,8 @@ def write_claims(experiments: Iterable[Experiment], folder: Path | str = "docs/r
         if record:
             file = f"experiments/{experiment.name}-{record['size']}.json"
             command = f"[`{experiment.name}`]({file}): `{record['command']}`"
+            if not is_current(record, experiment):
+                command += ", **which has other settings by now: run it again**"
         else:
             command = f"`{experiment.name}`: `leanbayes reproduce {experiment.name} --size cpu`"
         for claim in experiment.claims:
@@ -70,6 +72,12 @@ def _largest(folder: Path, experiment: Experiment) -> dict[str, Any] | None:
                 raise ForeignFile(f"{path} is no record of an experiment; remove it, or run {experiment.name} again")
             return record
     return None
+
+
+def is_current(record: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether the experiment still has all the settings that a record names."""
+    now = experiment.sizes[record["size"]].settings()
+    return all(now.get(name) == value for name, value in record.get("settings", {}).items())
 
 
 def _counted(rows: Mapping[str, list[Row]]) -> str:

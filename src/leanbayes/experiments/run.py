@@ -105,7 +105,7 @@ def reproduce(
         "minutes_stated": chosen.minutes,
         "minutes_taken": (time.perf_counter() - begin) / 60,
         "minutes_of_jobs": sum(row["seconds"] for row in rows) / 60,
-        "settings": chosen.key() | {"methods": dict(chosen.methods)},
+        "settings": chosen.settings(),
         "verdicts": [asdict(verdict) for verdict in outcome.verdicts],
         "tables": {title: [dict(row) for row in table] for title, table in outcome.tables.items()},
         "figures": figures,
