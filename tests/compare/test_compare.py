@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.compare import Event, compare, kind_of
-from leanbayes.recipes import Budget, Recipe, Run, parse
+from leanbayes.compare import Event, compare, judge, kind_of
+from leanbayes.evaluate.cost import training_flops
+from leanbayes.recipes import Budget, Recipe, Run, parse, prepare
 from tests import tasks
 
 BUDGET = Budget(epochs=4, batch_size=30, lr=2e-2)
@@ -150,3 +151,16 @@ def test_kinds(tmp_path: Path, make: Any, kind: str, metric: str, keys: set[str]
 def test_nothing_to_compare() -> None:
     with pytest.raises(lb.InputError, match="at least one"):
         compare(tasks.classes(), {}, Path("nowhere"))
+
+
+def test_a_training_step_is_counted_as_it_was_made_and_not_as_predictions_are() -> None:
+    task, recipe = tasks.pictures(), parse("partial")
+    trained = prepare(recipe, task, Run(BUDGET))
+    bnn = trained.predictor
+    assert (trained.propagated, bnn.propagate) == ("flipout", "sample")
+    x, y = task.test[:30]
+    by_samples = training_flops(bnn, x, y, trained.likelihood)
+    found = judge(recipe, trained, task, samples=2, batch_size=30, seed=0)["cost"]["flops_train"]
+    assert bnn.propagate == "sample"
+    bnn.propagate = "flipout"
+    assert found == training_flops(bnn, x, y, trained.likelihood) > by_samples

@@ -8,7 +8,6 @@ import pytest
 from leanbayes.errors import ForeignFile
 from leanbayes.experiments import EXPERIMENTS, reproduce, write_claims
 from leanbayes.experiments.elsewhere import NOT_HERE
-from leanbayes.experiments.page import is_current
 from tests.experiments import stub
 
 

@@ -57,7 +57,7 @@ class Run:
     """One training of one recipe: its budget, seed and folder, and how long it has taken.
 
     ``plain`` nets are kept in ``nets``, which several runs may share: recipes that start from the same trained net
-    train it once, and each is charged its time.
+    train it once, and each is charged its time. ``propagated`` is how noise, if any, passed through in training.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -66,6 +66,7 @@ class Run:
     watch: Watcher | None = None
     nets: dict[tuple[int, int], tuple[dict[str, torch.Tensor], float]] = field(default_factory=dict)
     seconds: float = 0.0
+    propagated: str | None = None
 
     def new_model(self, task: Task, seed: int | None = None) -> nn.Module:
         """An untrained network of this seed; torch's random state is left as it was."""
@@ -180,15 +181,16 @@ class Recipe(ABC):
 
 @dataclass(frozen=True)
 class Trained:
-    """A predictor, what its outputs mean (noise may have been learnt), and the seconds that it took."""
+    """A predictor, what its outputs mean (noise may have been learnt), and its training's seconds and propagation."""
 
     predictor: nn.Module
     likelihood: Likelihood
     seconds: float
+    propagated: str | None = None
 
 
 def prepare(recipe: Recipe, task: Task, run: Run) -> Trained:
     """Train ``recipe`` on ``task``; the task is left as it was."""
     own = replace(task, likelihood=copy.deepcopy(task.likelihood))
     predictor = recipe.train(own, run)
-    return Trained(predictor.eval(), own.likelihood, run.seconds)
+    return Trained(predictor.eval(), own.likelihood, run.seconds, run.propagated)

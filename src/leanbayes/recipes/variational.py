@@ -104,6 +104,7 @@ class Variational(Recipe):
             propagate=self.propagate or _by_norms(model, self.posterior()),
             kl=self.estimator(),
         )
+        run.propagated = bnn.propagate
         if self.predict == "moments":  # an operation without a rule is named now, not after all training
             x, _ = split_batch(next(iter(run.loader(task.validation))))
             with in_eval(bnn), torch.no_grad():
