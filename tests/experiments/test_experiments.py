@@ -87,13 +87,14 @@ def test_where_all_methods_are_alike_matches_hold_and_gains_do_not(name: str, si
     [
         ("ensemble", {lidc.MATCHES}),
         ("vi from random weights", {lidc.FULL, lidc.DOUBT}),
-        ("partial 1 %", {lidc.MATCHES, lidc.FULL, lidc.DOUBT, lidc.ALIGNS}),
+        ("partial 80 %", {lidc.DECLINE}),
+        ("partial 1 %", {lidc.MATCHES, lidc.FULL, lidc.DECLINE, lidc.DOUBT, lidc.ALIGNS}),
     ],
 )
 @pytest.mark.usefixtures("verdicts_only")
 def test_of_networks_that_find_no_lesions_nothing_is_said(blind: str, silent: set[Claim]) -> None:
     telling = {("dice", "vi from random weights"): 0.4, ("entropy", "partial 1 %"): 0.1}
-    telling |= {("rater agreement", "partial 1 %"): 0.6}
+    telling |= {("rater agreement", "partial 1 %"): 0.6, ("dice", "partial 80 %"): 0.4, ("brier", "partial 80 %"): 0.6}
     assert set(made_up("000-lidc", "cpu", telling).values()) == {"holds"}
     found = made_up("000-lidc", "cpu", telling | {("iou/1", blind): 0.05})
     assert {text for text, answer in found.items() if answer == "not testable here"} == {c.text for c in silent}

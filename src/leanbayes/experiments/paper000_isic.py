@@ -1,4 +1,4 @@
-"""000, table 1 and figure 3 on ISIC: a U-Net on skin lesions."""
+"""000, table 1 and figures 3 and 4 on ISIC: a U-Net on skin lesions."""
 
 from functools import cache
 from pathlib import Path
@@ -126,7 +126,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
 
 EXPERIMENT = Experiment(
     "000-isic",
-    "000, table 1 and figure 3: segmentation of skin lesions",
+    "000, table 1 and figures 3 and 4: segmentation of skin lesions",
     (MATCHES, FULL, WORSE, DECLINE, BORDERS, NORMS),
     {
         "smoke": Size(
@@ -149,7 +149,7 @@ EXPERIMENT = Experiment(
             14,
             ("isic2017",),
             ("isic2017",),
-            _METHODS | partials([0.01, 0.2]),
+            _METHODS | partials([0.001, 0.01, 0.2, 0.8]),
             Budget(epochs=8, batch_size=10, lr=5e-3, schedule="cosine"),
             seeds=3,
             samples=8,
@@ -162,7 +162,7 @@ EXPERIMENT = Experiment(
             ("isic2017",),
             ("isic2017",),
             {**_METHODS, _FULL: "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01,draws=5"}
-            | partials([0.01, 0.05, 0.1, 0.2, 0.4, 0.8], "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
+            | partials([0.001, 0.01, 0.05, 0.1, 0.2, 0.4, 0.8], "prior=normal,kl_start=0.2,kl_end=0.01,draws=5"),
             Budget(epochs=50, batch_size=10, optimizer="sgd", lr=0.01, weight_decay=1e-5),
             seeds=3,
             samples=5,

@@ -259,7 +259,7 @@ def _by_criterion(spec: str) -> dict[str, str]:
 
 def _methods(vi: str, moves: str, densities: Sequence[float] = (0.1, 0.05)) -> dict[str, str]:
     """All methods; ``vi`` are the options of every variational one, ``moves`` says how sparse weights move."""
-    dense, ninety = f"vi:pretrain=0,propagate=local,kl_start=0,kl_end=0.01{vi}", f"ssvi:density=0.1{vi},{moves}"
+    dense, ninety = f"vi:pretrain=0,propagate=local,kl_start=0{vi}", f"ssvi:density=0.1{vi},{moves}"
     sparse = {
         f"{kind} {percent(round(1 - d, 6))}": f"{kind}:density={d}{vi if kind == 'ssvi' else ''},{moves}"
         for kind in ("ssvi", "rigl")
