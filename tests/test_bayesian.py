@@ -19,7 +19,7 @@ import leanbayes as lb
 from leanbayes.models import resnet18
 from tests.oracles import mean_within_standard_errors, moments_within_standard_errors, normal_kl
 
-PROPAGATIONS = ["sample", "local", "flipout"]
+PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
 
 
 def seeded(seed: int = 7) -> torch.Generator:

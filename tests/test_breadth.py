@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, ViTConfig, V
 import leanbayes as lb
 from leanbayes.calls import call, prediction_tensor
 
-PROPAGATIONS = ["sample", "local", "flipout"]
+PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
 CLASSES, BATCH = 3, 4
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from tests.oracles import mean_within_standard_errors, normal_kl
 
-PROPAGATIONS = ["sample", "local", "flipout"]
+PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
 
 
 def seeded(seed: int = 7) -> torch.Generator:

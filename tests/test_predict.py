@@ -41,7 +41,7 @@ def assert_alike(one: lb.Prediction, two: lb.Prediction, *, exact: bool = False)
 # ---------------------------------------------------------------- truth
 
 
-@pytest.mark.parametrize("propagate", ["sample", "local", "flipout"])
+@pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
 def test_a_linear_model_has_a_known_predictive(propagate: str) -> None:
     """f = wᵀx + b: E f = μᵀx + m, Var f = Σ x²σ² + s²; the noise is aleatoric."""
     samples = 4000

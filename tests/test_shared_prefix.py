@@ -813,7 +813,7 @@ def test_inference_mode() -> None:
         assert torch.equal(shared(bnn, x.clone(), 4, seed=2), expected)
 
 
-@pytest.mark.parametrize("propagate", ["local", "flipout"])
+@pytest.mark.parametrize("propagate", ["mirrored", "local", "flipout"])
 def test_other_propagations_share_as_well(propagate: str, convolutions: list[tuple[int, ...]]) -> None:
     bnn = lb.Bayesian(UNet(), subspace=lb.layers("head"), propagate=propagate, posterior=lb.Normal(0.5))
     x = torch.randn(2, 1, 8, 8)

@@ -98,7 +98,7 @@ def test_a_prior_in_double_precision_keeps_its_digits(tmp_path: Path) -> None:
     "posterior", [lb.Normal(), lb.Normal(0.2), lb.Normal(lb.GaussianRho(-4.0, 0.3)), lb.Normal(lb.RelativeScale(0.2))]
 )
 @pytest.mark.parametrize("kl", [lb.Exact(), lb.MonteCarlo(7)])
-@pytest.mark.parametrize("propagate", ["sample", "local", "flipout"])
+@pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
 def test_every_posterior_estimator_and_propagation(tmp_path: Path, posterior: Any, kl: Any, propagate: str) -> None:
     bnn = trained(lb.Bayesian(mlp(), posterior=posterior, kl=kl, propagate=propagate))
     lb.save(bnn, tmp_path / "x.lb")
@@ -556,7 +556,7 @@ def sparse_cnn(**options: Any) -> lb.Bayesian:
 IMAGES = (3, 1, 4, 4)
 
 
-@pytest.mark.parametrize("propagate", ["sample", "local", "flipout", "moments"])
+@pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout", "moments"])
 @pytest.mark.parametrize("inside", [None, lb.random_k(0.5), lb.layers("5")], ids=["all", "part", "last"])
 def test_sparse_models(tmp_path: Path, propagate: str, inside: lb.Subspace | None) -> None:
     bnn = sparse_cnn(inside=inside, propagate=propagate)

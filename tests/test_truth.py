@@ -11,7 +11,7 @@ from torch.distributions import MultivariateNormal
 import leanbayes as lb
 from leanbayes.posterior.initial import inverse_softplus
 
-PROPAGATIONS = ["sample", "local", "flipout"]
+PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Bayesian(nn.Module):
         subspace: which coordinates are random; by default all.
         posterior: how they are distributed.
         prior: a torch distribution, a `leanbayes.Prior`, or a mapping of globs to them.
-        propagate: "sample", "local", "flipout", "moments" or "covariance".
+        propagate: "sample", "mirrored", "local", "flipout", "moments" or "covariance".
         kl: how the divergence is computed.
         generator: for the initial scales, where they are random.
 

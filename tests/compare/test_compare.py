@@ -154,7 +154,7 @@ def test_nothing_to_compare() -> None:
 
 
 def test_a_training_step_is_counted_as_it_was_made_and_not_as_predictions_are() -> None:
-    task, recipe = tasks.pictures(), parse("partial")
+    task, recipe = tasks.pictures(), parse("partial:propagate=flipout,predict=sample")
     trained = prepare(recipe, task, Run(BUDGET))
     bnn = trained.predictor
     assert (trained.propagated, bnn.propagate) == ("flipout", "sample")

@@ -11,6 +11,7 @@ from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.flipout import RULES as FLIPOUT
 from leanbayes.propagate.linear_ops import LINEAR_OPS, along_channels, channel_axis, signs_like
 from leanbayes.propagate.local import RULES as LOCAL
+from leanbayes.propagate.mirrored import RULES as MIRRORED
 from leanbayes.subspace import layers, top_k
 from tests.oracles import covariance_within_standard_errors, mean_within_standard_errors, moments_within_standard_errors
 from tests.propagate.cases import CASES, RANDOM, Case, setting
@@ -32,7 +33,9 @@ COMBINATIONS = [(case, random) for case in CASES for random in (RANDOM if case.b
 def test_every_operation_with_a_rule_has_a_case():
     tried = {case.operation for case in CASES}
     assert set(LINEAR_OPS) <= tried
-    assert set(LOCAL.rules) == set(FLIPOUT.rules) == tried
+    assert set(LOCAL.rules) == tried
+    assert set(FLIPOUT.rules) == tried | {F.batch_norm}  # see test_flipout.py
+    assert set(MIRRORED.rules) == {*LINEAR_OPS, F.batch_norm}  # see test_mirrored.py
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -52,10 +55,11 @@ def test_the_operation_on_squares_is_the_variance_of_dense_algebra(case):
 class TestMoments:
     @pytest.mark.parametrize(("case", "random"), COMBINATIONS, ids=str)
     def test_the_joint_law_of_all_outputs_is_that_of_dense_algebra(self, propagate, case, random):
-        """E[y] is the operation at the means, Var[y] = (J Σ Jᵀ)ᵢᵢ for all three; what covaries tells them apart.
+        """E[y] is the operation at the means, Var[y] = (J Σ Jᵀ)ᵢᵢ for all of them; what covaries tells them apart.
 
-        Under ``sample`` the whole batch sees one weight: J Σ Jᵀ. Under ``flipout`` each example does, and examples do
-        not covary. Under ``local`` no two outputs covary.
+        Under ``sample`` the whole batch sees one weight: J Σ Jᵀ. Under ``mirrored`` so does each half of it, and the
+        halves covary with the sign turned, where there is a rule (`LINEAR_OPS`). Under ``flipout`` each example
+        does, and examples do not covary. Under ``local`` no two outputs covary.
         """
         made = setting(case, random)
         draws = made.draws(propagate, DRAWS)
@@ -67,8 +71,10 @@ class TestMoments:
             torch.zeros(()) if "no batch" in case.name else torch.arange(len(mean)).view(-1, *[1] * (mean.dim() - 1))
         )
         example = examples.expand(mean.shape).flatten()
+        second = (example >= (examples.numel() + 1) // 2) & (case.operation in LINEAR_OPS)
         together = {
             "sample": torch.ones_like(covariance),
+            "mirrored": 1 - 2 * (second[:, None] != second[None, :]).double(),
             "flipout": (example[:, None] == example[None, :]).double(),
             "local": torch.eye(mean.numel(), dtype=torch.float64),
         }

@@ -102,7 +102,7 @@ def pair() -> tuple[lb.Bayesian, lb.Bayesian]:
 X = torch.randn(5, 2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("propagate", ["sample", "local", "flipout"])
+@pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
 def test_the_same_noise_gives_the_same_outputs(propagate: str) -> None:
     models = pair()
     found, truth = (

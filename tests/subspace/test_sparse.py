@@ -19,7 +19,7 @@ from leanbayes.subspace import Scatter, scatters
 from leanbayes.subspace.sparse import counts, layers_of
 from tests.subspace.cases import KINDS, assert_same_gradients, batch, close, dense_twin, moved, network
 
-PROPAGATIONS = ("sample", "local", "flipout", "moments", "covariance")
+PROPAGATIONS = ("sample", "mirrored", "local", "flipout", "moments", "covariance")
 
 
 def seeded(seed: int = 5) -> torch.Generator:
@@ -115,7 +115,7 @@ class Again(nn.Module):
         return twice + x @ self.layer.weight.t() + self.layer.weight.sum()
 
 
-@pytest.mark.parametrize("propagate", ["sample", "local", "flipout"])
+@pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
 @pytest.mark.parametrize("inside", [None, lb.random_k(0.5)], ids=["all", "part"])
 def test_a_weight_that_is_used_several_times_is_drawn_once(propagate: str, inside: Any) -> None:
     subspace = lb.sparse(0.5, dense=(), inside=inside)
@@ -162,7 +162,7 @@ def test_every_public_entry(kind: str, inside: str) -> None:
     with bnn.frozen(seeded()), twin.frozen(seeded()):
         close(bnn(x), twin(x))
         assert torch.equal(bnn(x), bnn(x))
-    for propagate in ("sample", "local", "flipout"):
+    for propagate in ("sample", "mirrored", "local", "flipout"):
         options = {"n_data": 9, "last_layer_samples": 3, "propagate": propagate}
         ours, theirs = (lb.elbo(m, x, y, lb.Categorical(), generator=seeded(), **options) for m in (bnn, twin))
         close(ours.loss, theirs.loss)
@@ -228,7 +228,7 @@ def test_transformers_run() -> None:
     plain, x = lb.densify(layer), torch.randn(2, 5, 8, dtype=torch.float64)
     for training in (True, False):
         close(layer.train(training)(x), plain.train(training)(x))
-    for propagate in ("sample", "local", "flipout"):
+    for propagate in ("sample", "mirrored", "local", "flipout"):
         assert lb.Bayesian(copy.deepcopy(layer), propagate=propagate)(x).isfinite().all()
 
 

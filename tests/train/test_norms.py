@@ -49,7 +49,9 @@ def test_a_batch_norm_in_train_mode_hides_the_noise_of_a_bias() -> None:
     assert abs(spread() / scale - 1) < 0.1
 
 
-@pytest.mark.parametrize(("propagate", "held"), [("sample", True), ("local", True), ("flipout", False)])
+@pytest.mark.parametrize(
+    ("propagate", "held"), [("sample", True), ("local", True), ("mirrored", False), ("flipout", False)]
+)
 def test_fit_holds_statistics_where_a_batch_shares_one_draw(propagate: str, held: bool) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
@@ -59,19 +61,17 @@ def test_fit_holds_statistics_where_a_batch_shares_one_draw(propagate: str, held
     assert torch.equal(model[1].running_mean, torch.zeros(4)) is held
 
 
-def test_under_flipout_a_batch_norm_in_train_mode_does_not_hide_the_noise() -> None:
-    """With a draw for each of N examples, the statistics of the batch take away about 1/N of the variance."""
+@pytest.mark.parametrize("propagate", ["mirrored", "flipout"])
+def test_where_draws_differ_within_a_batch_a_batch_norm_does_not_hide_the_noise(propagate: str) -> None:
+    """Statistics of ± one draw are, to first order, those at the mean; of N signs they take 1/N of the variance."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
     x = 3 * torch.randn(200, 3, dtype=torch.float64)
 
-    def deviation(bnn: lb.Bayesian) -> torch.Tensor:
-        return torch.stack([bnn(x) for _ in range(2000)]).std(0).mean()
-
-    spreads = []
-    for propagate in ("sample", "flipout"):
+    def deviation(propagate: str) -> float:
         bnn = lb.Bayesian(model, subspace=lb.layers("0.bias"), posterior=lb.Normal(0.1), propagate=propagate)
-        spreads.append(deviation(bnn.train()).item())
+        return torch.stack([bnn.train()(x) for _ in range(2000)]).std(0).mean().item()
+
     scale = (1 / model[0](x).std(0, correction=0)).mean().item()
-    assert spreads[0] < 1e-12
-    assert spreads[1] == pytest.approx(0.1 * scale, rel=4 / math.sqrt(2 * 2000 * 4))  # 4 biases, each drawn 2000 times
+    assert deviation("sample") < 1e-12
+    assert deviation(propagate) == pytest.approx(0.1 * scale, rel=4 / math.sqrt(2 * 2000 * 4))  # 4 biases, 2000 draws

@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
         ),
         "cpu": Size(
             "BreastMNIST (546 images of 28x28) for ChestMNIST (78,468 of 224x224), 001's small ResNet for ResNet-18, "
-            "40 epochs in all for every method, 1 draw a step (000: 5) by flipout, no class weights, prior scales "
+            "40 epochs in all for every method, 1 mirrored draw a step (000: 5), no class weights, prior scales "
             "fitted",
             8,
             ("breastmnist",),

@@ -201,7 +201,7 @@ EXPERIMENT = Experiment(
         "cpu": Size(
             "the middle 48x48 pixels of 800 patches in one of four folds (000: 11,322 of 128x128), a U-Net of 8 to 64 "
             "channels (000: 64 to 1024), 8 epochs of the plain network and 8 of the variational ones that start from "
-            "it (000: 50 and 50), no class weights, 1 draw a step (000: 5) by flipout, fitted prior scales for "
+            "it (000: 50 and 50), no class weights, 1 mirrored draw a step (000: 5), fitted prior scales for "
             "partial networks; so partial networks and VI have twice the epochs of the plain network and of each "
             "ensemble member",
             15,

@@ -169,7 +169,7 @@ EXPERIMENT = Experiment(
         "cpu": Size(
             "CamVid at 36x48 (001: Cityscapes at 256x512), a U-Net of 8 to 64 channels (001: 64 to 1024), 12 epochs "
             "of the plain network and 12 of the variational ones that start from it (001: 150 and 150; VI four times "
-            "that, here twice), no class weights, 1 draw a step (001: 5) by flipout, fitted prior scales for partial "
+            "that, here twice), no class weights, 1 mirrored draw a step (001: 5), fitted prior scales for partial "
             "networks; so partial networks and VI have twice the epochs of the plain network and of each ensemble "
             "member",
             15,

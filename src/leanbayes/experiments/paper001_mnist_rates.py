@@ -201,7 +201,7 @@ EXPERIMENT = Experiment(
         ),
         "cpu": Size(
             "4,000 training images and 20 epochs in all for every method (001: 60,000 and 50 after 50 of the plain "
-            "network), 1 draw a step (001: 5) by flipout, each tensor's prior scale fitted (001: N(0, 1)), the KL "
+            "network), 1 mirrored draw a step (001: 5), each tensor's prior scale fitted (001: N(0, 1)), the KL "
             "weighed by min(1, n/k) for k random weights, and 0.01 for all (001: from 0.2 to 0.01)",
             10,
             ("mnist",),

@@ -225,8 +225,8 @@ EXPERIMENT = Experiment(
         ),
         "cpu": Size(
             "3,000 images of each (001: 50,000 and 73,257), SVHN from 5,000 of its test images divided in three, 10 "
-            "epochs in all for every method (001: 50 after 50 of the plain network), 1 draw a step (001: 5) by "
-            "flipout, fitted prior scales (001: N(0, 1)); figures 6, 12 and 15 have ResNet-18 in 001; here the last "
+            "epochs in all for every method (001: 50 after 50 of the plain network), 1 mirrored draw a step (001: 5)"
+            ", fitted prior scales (001: N(0, 1)); figures 6, 12 and 15 have ResNet-18 in 001; here the last "
             "block works on single pixels, so that 8 of 9 weights of its kernels meet only padding",
             14,
             ("cifar10", "svhn-test"),

@@ -125,7 +125,7 @@ EXPERIMENT = Experiment(
         ),
         "cpu": Size(
             "5,000 images, 12 epochs and the small ResNet of 001's appendix H.3.1 (figure 5: 50,000, 50, ResNet-18), "
-            "400 test images for each corruption, three of the five severities, 1 draw a step by flipout; no "
+            "400 test images for each corruption, three of the five severities, 1 mirrored draw a step; no "
             "linearised Laplace",
             12,
             ("cifar10",),

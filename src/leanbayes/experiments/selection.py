@@ -164,7 +164,7 @@ EXPERIMENT = Experiment(
         ),
         "cpu": Size(
             "LeNet 300-100 on 4,000 images of MNIST (001's figure 6: ResNet-18 on CIFAR-10), 10 epochs of the plain "
-            "network and 10 Bayesian ones, 1 draw a step by flipout, the KL weighed by min(1, n/k), and 0.01 for all "
+            "network and 10 Bayesian ones, 1 mirrored draw a step, the KL weighed by min(1, n/k), and 0.01 for all "
             "weights",
             9,
             ("mnist",),

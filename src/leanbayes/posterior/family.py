@@ -20,7 +20,7 @@ class Family(ABC):
     coordinates. Everything else of the engine (storage, drawing, KL, propagation) follows from these methods.
 
     Attributes:
-        symmetric: whether W − μ is symmetric about zero, which ``propagate="flipout"`` needs.
+        symmetric: whether W − μ is symmetric about zero, which ``propagate="mirrored"`` and "flipout" need.
         positive: whether the weight has a positive part, v > 0, of which a prior on the positive numbers speaks.
         relative: whether W − μ depends on μ.
         joint: whether the coordinates of one tensor depend on each other.

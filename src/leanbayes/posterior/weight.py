@@ -95,7 +95,7 @@ class RandomWeight:
         """The weight that ``noise`` stands for; a leading axis of draws is kept."""
         if self.index is None:
             return self.family.sample(self.mean, self.spread, noise)
-        offset = self._perturbation(noise)
+        offset = self.random_offset(noise)
         if noise.dim() == 1:
             return self.mean.flatten().index_add(0, self.index, offset).view(self.mean.shape)
         draws = self.mean.flatten().expand(len(noise), -1)
@@ -111,7 +111,11 @@ class RandomWeight:
 
     def offset(self, noise: Tensor) -> Tensor:
         """W − μ as a dense tensor, zero where nothing is random."""
-        return self._dense(self._perturbation(noise))
+        return self._dense(self.random_offset(noise))
+
+    def random_offset(self, noise: Tensor) -> Tensor:
+        """W − μ of the random coordinates alone."""
+        return self.family.perturbation(self.spread, noise, self._needed_mean())
 
     def variance(self) -> Tensor:
         """Var(W) as a dense tensor, zero where nothing is random."""
@@ -146,10 +150,6 @@ class RandomWeight:
     def _needed_mean(self) -> Tensor | None:
         """The means of the random coordinates, which only some families ask for."""
         return self.random_mean if self.family.relative or self.family.joint else None
-
-    def _perturbation(self, noise: Tensor) -> Tensor:
-        """W − μ of the random coordinates."""
-        return self.family.perturbation(self.spread, noise, self._needed_mean())
 
     def _dense(self, values: Tensor) -> Tensor:
         if self.index is None:

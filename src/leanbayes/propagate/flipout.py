@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import InputError
+from leanbayes.ops import sparse
+from leanbayes.ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.posterior import RandomWeight
 from leanbayes.propagate.linear_ops import (
     LINEAR_OPS,
@@ -50,7 +52,17 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     if weight_of(weight) is None:
         return mean + signs * along_channels(operation, _offset(bias), mean)
     flipped = x * signs_like(x, channel_axis(operation, x), _generator(weight))
-    return mean + signs * operation(flipped, _offset(weight), _offset(bias), *args, **kwargs)
+    return mean + signs * _noise(operation, flipped, weight, bias, *args, **kwargs)
+
+
+def _noise(operation: Operation, x: Tensor, weight: StandIn, bias: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """op(x, ΔW, Δb): over the random coordinates alone where that takes less time, as it does at 1 %."""
+    w, offset = weight.weight, _offset(bias)
+    if w.index is None or operation not in SPARSE_OPS or isinstance(w.mean, SparseTensor):
+        return operation(x, _offset(weight), offset, *args, **kwargs)
+    product = sparse.linear if operation is F.linear else sparse.conv
+    y = product(x, w.index, tuple(w.mean.shape), w.random_offset(weight.noise()), *args, **kwargs)
+    return y if offset is None else y + along_channels(operation, offset, y)
 
 
 @RULES.rule(F.bilinear, exact=True, assumes="as for linear")

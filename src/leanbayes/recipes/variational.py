@@ -39,7 +39,8 @@ class Variational(Recipe):
     init_scale: float = option(0.01, "of the random weights: small, so that a trained start is not lost")
     scale_lr: float = option(1e-2, "learning rate of the scales")
     propagate: str | None = option(
-        None, "sample, local, flipout, moments or covariance; by default flipout under batch norms, else sample"
+        None,
+        "sample, mirrored, local, flipout, moments or covariance; by default mirrored under batch norm, or sample",
     )
     draws: int = option(1, "a training step")
     predict: str | None = option(None, "another propagation for predictions: moments needs one pass and no draws")
@@ -124,5 +125,5 @@ class Variational(Recipe):
 
 
 def _by_norms(model: nn.Module, family: Family) -> str:
-    """A draw for each example where norms take statistics of a batch, which would undo one draw for all of it."""
-    return "flipout" if has_statistics(model) and family.symmetric else "sample"
+    """Draws that differ within a batch where norms take statistics of it, which would undo one draw for all of it."""
+    return "mirrored" if has_statistics(model) and family.symmetric else "sample"

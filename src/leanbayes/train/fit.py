@@ -124,7 +124,7 @@ def fit(
         micro_batches: parts of each batch, one after the other, each with a draw of its own.
         mixed_precision: as accelerate takes it: "no", "fp16", "bf16".
         hold_statistics: hold batch-norm statistics (`fix_statistics`); by default for a `Bayesian`, unless its
-            ``propagate`` is "flipout", which gives each example a draw of its own.
+            ``propagate`` is "mirrored" or "flipout", whose draws differ within a batch.
         rewire: how the sparse weights move, for a model that has some (004).
         checkpoint: a folder. If it holds a checkpoint of this training, that is where it goes on.
         checkpoint_every: steps between checkpoints; by default one at the end of each epoch.
@@ -362,7 +362,7 @@ class _Best:
 
 
 def _must_hold(model: nn.Module) -> bool:
-    return isinstance(model, Bayesian) and model.propagate != "flipout"
+    return isinstance(model, Bayesian) and model.propagate not in ("mirrored", "flipout")
 
 
 def _accelerator(mixed_precision: str | None) -> "Accelerator":

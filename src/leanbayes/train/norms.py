@@ -17,8 +17,8 @@ def fix_statistics(model: Module) -> Module:
     undoes every change of scale and shift that the draw made before it, so the loss does not feel that noise, the KL
     widens it to the prior, and in eval mode, where the statistics no longer follow the draw, the prediction is worse.
     With held statistics, training sees what prediction will see. But the weights lose what batch norm is there for:
-    at the learning rates of the plain net they wander. Better is a draw for each example, ``propagate="flipout"``: the
-    statistics of a batch are then those of many draws and undo none (`benchmarks/batch_norm.py` measures all three).
+    at the learning rates of the plain net they wander. Better are draws that differ within a batch and cancel in its
+    statistics: ``propagate="mirrored"``, or "flipout", which costs more (`benchmarks/batch_norm.py` measures all).
 
     >>> model = fix_statistics(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train())
     >>> model[0].training, model[1].training

@@ -1,0 +1,69 @@
+"""``mirrored``: one weight draw μ + Δ for half of a batch and its mirror image μ − Δ for the other half.
+
+Each example has a correct draw, at the price of one (antithetic variates; Hammersley and Morton 1956). The mean of such
+a batch, and to first order its variance, are those at the means: Δ and −Δ cancel. So a batch norm does not undo the
+noise, as it undoes one draw for the whole batch, and its statistics need not be held (`fix_statistics`).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.errors import InputError
+from leanbayes.posterior import RandomWeight
+from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, channel_axis, plain_input
+from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.stand_in import StandIn, make_stand_in
+
+__all__ = ["RULES", "stand_in"]
+
+RULES = Registry("mirrored")
+_ASSUMES = "the first axis holds the examples; those of one half share a draw, the others have its mirror image"
+
+
+def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
+    """A stand-in whose linear operations give the second half of a batch the mirrored draw."""
+    if not weight.family.symmetric:
+        raise InputError(
+            f'mirrored draws need noise that is symmetric about 0, {weight.family} is not; use propagate="sample"'
+        )
+    return make_stand_in(weight, RULES, generator)
+
+
+@RULES.rule(*LINEAR_OPS, exact=True, assumes=_ASSUMES)
+def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """y = op(x, W, b), with μ + Δ for W and b in the first half of the batch, μ − Δ in the second."""
+    x = plain_input(input)
+    if channel_axis(operation, x) == 0:  # no batch
+        return operation(x, _drawn(weight, 1), _drawn(bias, 1), *args, **kwargs)
+    return _in_halves(x, lambda part, sign: operation(part, _drawn(weight, sign), _drawn(bias, sign), *args, **kwargs))
+
+
+@RULES.rule(F.batch_norm, exact=True, assumes=_ASSUMES)
+def batch_norm(
+    operation: Operation, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    *args: Any, **kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """y = γ x̂ + β with mirrored γ and β, after statistics of the whole batch."""
+    normed = operation(plain_input(input), running_mean, running_var, None, None, *args, **kwargs)
+    shape = (-1, *[1] * (normed.dim() - 2))
+
+    def affine(part: Tensor, sign: int) -> Tensor:
+        gain, offset = (None if value is None else _drawn(value, sign).view(shape) for value in (weight, bias))
+        scaled = part if gain is None else part * gain
+        return scaled if offset is None else scaled + offset
+
+    return _in_halves(normed, affine)
+
+
+def _in_halves(x: Tensor, function: Any) -> Tensor:
+    """``function`` of the halves of a batch, with the signs 1 and −1; the first is the larger, if one is."""
+    first, second = x.tensor_split([(len(x) + 1) // 2])
+    return torch.cat([function(first, 1), function(second, -1)]) if len(second) else function(first, 1)
+
+
+def _drawn(value: Any, sign: int) -> Any:
+    """μ ± Δ of a stand-in; anything else as it is."""
+    return value.weight.sample(sign * value.noise()) if isinstance(value, StandIn) else value
