@@ -1,6 +1,7 @@
 """What randomness costs: a ResNet-18 on 32x32 images, against the plain net in the same run.
 
-- step: elbo, backward, SGD with momentum; every weight random, and 1 % of them.
+- step: elbo, backward, SGD with momentum; every weight random, and 1 % of them; by one draw for the batch, and by
+  mirrored draws, which recipes take in networks with batch norm such as this one.
 - predict: 32 draws against 32 plain passes, a draw and a pass in turns; with a random last layer only, against one
   plain pass.
 - bytes: parameters and buffers at 1 %.
@@ -26,6 +27,7 @@ from leanbayes.models import resnet18
 N_DATA = 50_000
 DRAWS = 32
 SUBSPACES = {"1 % random": lb.random_k(0.01), "all random": lb.everything(), "last layer random": lb.layers("fc")}
+MIRRORED = "{}, mirrored"
 
 
 def stepper(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -106,11 +108,13 @@ def main() -> None:
     plain = resnet18()
     x, y = torch.randn(options.batch, 3, 32, 32), torch.randint(0, 10, (options.batch,))
     models = {name: lb.Bayesian(copy.deepcopy(plain), subspace=subspace) for name, subspace in SUBSPACES.items()}
+    mirrored = {
+        MIRRORED.format(name): lb.Bayesian(copy.deepcopy(plain), subspace=subspace, propagate="mirrored")
+        for name, subspace in SUBSPACES.items()
+    }
 
-    steps = race(
-        {"plain": stepper(copy.deepcopy(plain), x, y)} | {n: stepper(m, x, y) for n, m in models.items()},
-        options.rounds,
-    )
+    steppers = {name: stepper(model, x, y) for name, model in (models | mirrored).items()}
+    steps = race({"plain": stepper(copy.deepcopy(plain), x, y)} | steppers, options.rounds)
     last = models["last layer random"]
     alone = race({"plain": passes(plain, x, 1), "last": lambda: lb.predict(last, x, samples=DRAWS)}, 4 * options.rounds)
     turns = {n: draw_by_draw(m, plain, x, options.predict_rounds) for n, m in models.items() if m is not last}
@@ -120,6 +124,7 @@ def main() -> None:
     for name, model in models.items():
         row: dict[str, Any] = {"name": name, "random": model.summary().random}
         row |= timing("step", steps[name], steps["plain"])
+        row |= timing("mirrored_step", steps[MIRRORED.format(name)], steps["plain"])
         if model is last:
             row |= timing("predict", alone["last"], alone["plain"]) | {"predict_base": "plain"}
         else:
@@ -134,8 +139,8 @@ def main() -> None:
         row["bytes_ratio"] = nbytes([*model.parameters(), *model.buffers()]) / own
         rows.append(row)
         print(
-            f"{name:18} step {row['step_ratio']:.3f}x, {DRAWS} draws {row['predict_ratio']:.3f} of "
-            f"{row['predict_base']}, bytes {row['bytes_ratio']:.4f}x"
+            f"{name:18} step {row['step_ratio']:.3f}x, mirrored {row['mirrored_step_ratio']:.3f}x, "
+            f"{DRAWS} draws {row['predict_ratio']:.3f} of {row['predict_base']}, bytes {row['bytes_ratio']:.4f}x"
         )
     settings = {"model": "resnet18, small stem", "batch": options.batch, "rounds": options.rounds, "draws": DRAWS}
     seconds = {"plain_step_seconds": min(steps["plain"]), "plain_pass_seconds": min(alone["plain"])}

@@ -5,6 +5,7 @@ a batch, and to first order its variance, are those at the means: Δ and −Δ c
 noise, as it undoes one draw for the whole batch, and its statistics need not be held (`fix_statistics`).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,10 +59,12 @@ def batch_norm(
     return _in_halves(normed, affine)
 
 
-def _in_halves(x: Tensor, function: Any) -> Tensor:
+def _in_halves(x: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
     """``function`` of the halves of a batch, with the signs 1 and −1; the first is the larger, if one is."""
-    first, second = x.tensor_split([(len(x) + 1) // 2])
-    return torch.cat([function(first, 1), function(second, -1)]) if len(second) else function(first, 1)
+    if len(x) < 2:
+        return function(x, 1)
+    first, second = x.split([(len(x) + 1) // 2, len(x) // 2])  # its gradient is one `cat`, that of slices pads each
+    return torch.cat([function(first, 1), function(second, -1)])
 
 
 def _drawn(value: Any, sign: int) -> Any:
