@@ -51,13 +51,21 @@ def digits(seed: int) -> tuple[TensorDataset, Tensor, Tensor, dict[str, Tensor]]
     return TensorDataset(x, y), x_test, y_test, {"rotated by 90°": turned, "unseen 8 and 9": images[~known]}
 
 
-def train(model: nn.Module, data: TensorDataset, epochs: int, seed: int, hold_statistics: bool = True) -> None:
-    """Adam on the ELBO; a plain module has no KL."""
+def train(
+    model: nn.Module,
+    data: TensorDataset,
+    epochs: int,
+    seed: int,
+    propagate: str = "mirrored",
+    hold_statistics: bool = False,
+) -> None:
+    """Adam on the ELBO; a plain module has no KL. Batch norms undo one draw for a whole batch, not mirrored ones."""
     batches = DataLoader(data, batch_size=64, shuffle=True, generator=torch.Generator().manual_seed(seed))
     model.train()
     parameters: Any = model.parameters()
     if isinstance(model, lb.Bayesian):
         parameters = model.parameter_groups(scale_lr=1e-2)
+        model.propagate = propagate
         if hold_statistics:
             lb.fix_statistics(model)
     optimizer = torch.optim.Adam(parameters, lr=2e-3)
@@ -67,6 +75,8 @@ def train(model: nn.Module, data: TensorDataset, epochs: int, seed: int, hold_st
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+    if isinstance(model, lb.Bayesian):
+        model.propagate = "sample"
 
 
 def measure(model: nn.Module, x: Tensor, y: Tensor, shifts: dict[str, Tensor]) -> tuple[list[float], dict[str, Tensor]]:
