@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
+from leanbayes.ops import sparse
 from leanbayes.posterior import Normal, RandomWeight
 from leanbayes.propagate import flipout
+from leanbayes.subspace import random_k
 from tests.oracles import covariance_within_standard_errors, mean_within_standard_errors
 
 
@@ -118,6 +120,26 @@ def test_a_batch_norm_without_gains_is_left_as_it_is():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, affine=False)).double()
     bnn, x = Bayesian(model, propagate="flipout"), torch.randn(6, 2, dtype=torch.float64)
     assert bnn(x).mean(0).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("model", [nn.Linear(300, 200), nn.Conv2d(64, 64, 3, padding=1, stride=2)], ids=str)
+def test_a_few_random_weights_give_the_same_by_a_sparse_product_as_by_a_dense_one(model, monkeypatch):
+    torch.manual_seed(0)
+    bnn = Bayesian(model.double(), propagate="flipout", posterior=Normal(0.5), subspace=random_k(0.01))
+    shape = (32, 300) if isinstance(model, nn.Linear) else (32, 64, 8, 8)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    index = next(weight.index for name, weight in bnn.weights().items() if name.endswith("weight"))
+    size = {} if isinstance(model, nn.Linear) else {"padding": 1, "stride": 2}
+    assert "dense" not in str(sparse.kernels_for(x, index, tuple(model.weight.shape), **size))
+
+    def run() -> list[Tensor]:
+        out = bnn(x, generator=torch.Generator().manual_seed(1))
+        return [out, *torch.autograd.grad(out.square().sum(), [x, *bnn.parameters()])]
+
+    found = run()
+    monkeypatch.setattr(flipout, "SPARSE_OPS", ())
+    for one, other in zip(found, run(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 def test_noise_that_is_not_symmetric_is_refused():
