@@ -1,6 +1,8 @@
 """The page of claims: every claim once, from the largest size that was run, never from a smoke test."""
 
 import json
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from leanbayes.errors import ForeignFile
 from leanbayes.experiments import EXPERIMENTS, reproduce, write_claims
 from leanbayes.experiments.elsewhere import NOT_HERE
+from leanbayes.experiments.page import is_current
 from tests.experiments import stub
 
 
@@ -97,3 +100,22 @@ def test_it_is_the_same_every_time(tmp_path: Path) -> None:
     record(tmp_path, "cpu")
     first = write_claims(EXPERIMENTS.values(), tmp_path).read_bytes()
     assert write_claims(EXPERIMENTS.values(), tmp_path).read_bytes() == first
+
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_is_published_is_what_the_experiment_is_now(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    found = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
+    assert is_current(found, experiment)
+    assert [row["claim"] for row in found["verdicts"]] == [asdict(claim) for claim in experiment.claims]
+    assert found["changed_since_commit"] is False
+    for figure in found["figures"].values():
+        assert (PUBLISHED / "experiments" / figure).is_file()
+
+
+def test_the_published_page_is_made_of_the_published_records(tmp_path: Path) -> None:
+    shutil.copytree(PUBLISHED / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("*.svg"))
+    assert write_claims(EXPERIMENTS.values(), tmp_path).read_text() == (PUBLISHED / "claims.md").read_text()
