@@ -204,10 +204,10 @@ EXPERIMENT = Experiment(
             "it (000: 50 and 50), no class weights, 1 mirrored draw a step (000: 5), fitted prior scales for "
             "partial networks; so partial networks and VI have twice the epochs of the plain network and of each "
             "ensemble member",
-            19,
+            15,
             ("lidc",),
             ("lidc",),
-            _PLAIN | partials([0.001, 0.01, 0.2, 0.8]),
+            _PLAIN | partials([0.001, 0.01, 0.8]),
             Budget(epochs=8, batch_size=10, lr=3e-3, schedule="cosine"),
             seeds=3,
             samples=8,
