@@ -8,8 +8,8 @@ from leanbayes.data import Task, load_data
 from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results, Size
 from leanbayes.experiments.figures import by_rate
 from leanbayes.experiments.judge import all_of, beats, matches, summary
-from leanbayes.experiments.training import digit_images, measured, partials, small_task
-from leanbayes.recipes import Budget, parse
+from leanbayes.experiments.training import digit_images, measured, partials, rates_of, small_task
+from leanbayes.recipes import Budget
 
 __all__ = ["EXPERIMENT"]
 
@@ -49,7 +49,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
 
 def _conclude(results: Results, size: Size) -> Outcome:
     measures = ("accuracy", "auc", "brier", "nll", "ece", "entropy", "flops", "parameters", "random")
-    rates = {name: parse(spec).rate for name, spec in size.methods.items() if spec.startswith("partial")}  # type: ignore[attr-defined]
+    rates = rates_of(size)
     both = ("accuracy", "brier")
     verdicts = [
         all_of(

@@ -18,8 +18,8 @@ from leanbayes.experiments.segmentation import (
     shown,
     trained_and_measured,
 )
-from leanbayes.experiments.training import partials
-from leanbayes.recipes import Budget, parse
+from leanbayes.experiments.training import partials, rates_of
+from leanbayes.recipes import Budget
 
 __all__ = ["EXPERIMENT"]
 
@@ -110,11 +110,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
         _IOU, "dice", "brier", "nll", "ece", "entropy", "missed", "entropy@edges", "entropy@inside", "error/auroc",
         "flops", "parameters", "random",
     )  # fmt: skip
-    rates = {
-        name: parse(spec).rate  # type: ignore[attr-defined]
-        for name, spec in size.methods.items()
-        if spec.startswith("partial") and name != _HELD
-    }
+    rates = {name: rate for name, rate in rates_of(size).items() if name != _HELD}
     figures = {}
     if any(method in rates for method in results.methods()):
         figures["iou"] = by_rate(results, _IOU, rates, "IoU")

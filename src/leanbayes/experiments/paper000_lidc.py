@@ -14,10 +14,10 @@ from leanbayes.experiments.base import Claim, Experiment, Job, Outcome, Results,
 from leanbayes.experiments.figures import by_rate, maps
 from leanbayes.experiments.judge import all_of, beats, matches, summary, within
 from leanbayes.experiments.segmentation import from_trained, measured_by_epochs
-from leanbayes.experiments.training import partials, repeatable
+from leanbayes.experiments.training import partials, rates_of, repeatable
 from leanbayes.models import unet
 from leanbayes.predict import predict
-from leanbayes.recipes import Budget, Trained, parse
+from leanbayes.recipes import Budget, Trained
 
 __all__ = ["EXPERIMENT"]
 
@@ -167,7 +167,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
         beats(results, DOUBT, "entropy", _OURS, _FULL, direction="low", margin=0.005),
         within(ALIGNS, list(results.column("rater agreement", _OURS).values()), 0.1, 1.0, "mean correlation"),
     ]
-    rates = {name: parse(spec).rate for name, spec in size.methods.items() if spec.startswith("partial")}  # type: ignore[attr-defined]
+    rates = rates_of(size)
     known = {name: rate for name, rate in rates.items() if name in results.methods()}
     drawn = {"dice": "Dice score", "brier": "Brier score", "entropy": "entropy, nats"} if known else {}
     figures = {measure: by_rate(results, measure, known, label) for measure, label in drawn.items()}

@@ -21,11 +21,12 @@ from leanbayes.experiments.base import Job, Size
 from leanbayes.predict import Predictor
 from leanbayes.predict.draws import Draws
 from leanbayes.recipes import Recipe, Run, Trained, parse, prepare
+from leanbayes.recipes.partial import Partial
 from leanbayes.train import Epoch
 
 __all__ = [
-    "Recorded", "digit_images", "judged", "measured", "partials", "percent", "relative_flops", "repeatable",
-    "small_task", "tensors", "train",
+    "Recorded", "digit_images", "judged", "measured", "partials", "percent", "rates_of", "relative_flops",
+    "repeatable", "small_task", "tensors", "train",
 ]  # fmt: skip
 
 _BATCH = 500  # inputs predicted at a time
@@ -179,3 +180,9 @@ def partials(rates: Sequence[float], options: str = "") -> dict[str, str]:
     {'partial 1 %': 'partial:rate=0.01,draws=5'}
     """
     return {f"partial {percent(rate)}": f"partial:rate={rate}{',' + options if options else ''}" for rate in rates}
+
+
+def rates_of(size: Size) -> dict[str, float]:
+    """The share of random weights of each partial network of a size, by its name."""
+    recipes = {name: parse(spec) for name, spec in size.methods.items()}
+    return {name: recipe.rate for name, recipe in recipes.items() if isinstance(recipe, Partial)}
