@@ -44,10 +44,10 @@ clean: ## remove what make built
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # laplace-torch goes in without dependencies: it asks for torchvision, which it does not import.
-$(INSTALLED): pyproject.toml constraints.txt tests/laplace.txt
+$(INSTALLED): pyproject.toml papers/pyproject.toml constraints.txt tests/laplace.txt
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q -c constraints.txt -e '.[dev]' -e papers
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q --no-deps -r tests/laplace.txt
 	@touch $@
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from harness import RESULTS, race, write
-from leanbayes.evaluate import accuracy
+from leanbayes.metrics import accuracy
 
 
 def idx(path: Path) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from harness import RESULTS, race, timing, write
-from leanbayes.models import resnet18
+from leanbayes.lab.models import resnet18
 
 N_DATA = 50_000
 DRAWS = 32

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from leanbayes.surroundings import surroundings
+from leanbayes._provenance import surroundings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"

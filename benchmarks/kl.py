@@ -22,9 +22,9 @@ from torch.distributions import Normal as TorchNormal
 import leanbayes as lb
 from engine import stepper
 from harness import RESULTS, race, timing, write
-from leanbayes.evaluate.cost import peak_memory
-from leanbayes.models import model_named
-from leanbayes.posterior import RandomWeight
+from leanbayes.evaluation.cost import peak_memory
+from leanbayes.lab.models import model_named
+from leanbayes.posteriors import RandomWeight
 
 COUNTS = (10**6, 10**7)
 DRAWS = (1, 10, 100, 1000, 10_000)
@@ -37,7 +37,7 @@ def weight_of(count: int, posterior: Any = None) -> RandomWeight:
     """So many weights with σ = 0.05."""
     mean = (0.1 * torch.randn(count)).requires_grad_()
     spread = torch.full((count,), 0.05).requires_grad_()
-    return RandomWeight("weights", mean, None, spread, posterior or lb.Normal())
+    return RandomWeight("weights", mean, None, spread, posterior or lb.posteriors.Normal())
 
 
 def one(estimator: lb.MonteCarlo, weight: RandomWeight) -> None:
@@ -111,7 +111,7 @@ def nets(names: list[str], rounds: int) -> dict[str, Any]:
     for name in names:
         torch.manual_seed(0)
         model: nn.Module = model_named(name, in_channels=3, classes=10, size=(32, 32))
-        for posterior in (lb.Normal(0.01), lb.Radial(0.01)):
+        for posterior in (lb.posteriors.Normal(0.01), lb.posteriors.Radial(0.01)):
             steps = {}
             for draws in (1, 100):
                 bnn = lb.Bayesian(model, posterior=posterior, kl=lb.MonteCarlo(draws, statistics="sampled"))

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from harness import RESULTS, race, timing, write
-from leanbayes.data import Task, digits
-from leanbayes.evaluate import accuracy, calibration_error, nll
-from leanbayes.evaluate.cost import count_parameters
-from leanbayes.models import resnet18
-from leanbayes.recipes import Budget, Run, parse, prepare
+from leanbayes.evaluation.cost import count_parameters
+from leanbayes.lab.data import Task, digits
+from leanbayes.lab.models import resnet18
+from leanbayes.lab.recipes import Budget, Run, parse, prepare
+from leanbayes.metrics import accuracy, calibration_error, nll
 
 METHODS = {
     "expected log-softmax, by drawn logits": "likelihood=expected",
@@ -94,7 +94,7 @@ def costs(rounds: int) -> list[dict[str, Any]]:
     nets: dict[str, nn.Module] = {"plain": model}
     for way in ("moments", "local"):
         for per in ("weight", "filter"):
-            nets[f"{way}, per {per}"] = lb.Bayesian(model, posterior=lb.Normal(0.01, per=per), propagate=way)
+            nets[f"{way}, per {per}"] = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.01, per=per), propagate=way)
     works: dict[str, dict[str, Callable[[], object]]] = {
         "predict": {name: partial(forward, net, x) for name, net in nets.items()},
         "train": {name: partial(step, net, x, y) for name, net in nets.items()},

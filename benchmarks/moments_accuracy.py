@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from harness import RESULTS, write
-from leanbayes.data.digits import mnist
-from leanbayes.models import lenet5, mlp, resnet18, unet, vit
+from leanbayes.lab.data.digits import mnist
+from leanbayes.lab.models import lenet5, mlp, resnet18, unet, vit
 
 WAYS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -43,7 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "taylor": {"order": "taylor"},
 }
-"""What of `leanbayes.moments` is compared; units and positions independent, and first order, is 002."""
+"""What of `leanbayes._moments` is compared; units and positions independent, and first order, is 002."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def trained(net: Net, x: Tensor, y: Tensor, kl_weights: tuple[float, float]) -> 
     model = net.make()
     options: dict[str, Any] = {"likelihood": lb.Categorical(), "epochs": net.epochs // 2, "lr": 1e-3, "clip": 1.0}
     lb.fit(model, loader, **options)
-    bnn = lb.Bayesian(model, posterior=lb.Normal(0.01), prior=lb.FittedPrior())
+    bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.01), prior=lb.priors.FittedPrior())
     lb.fit(bnn, loader, scale_lr=1e-2, kl_weight=lb.anneal(*kl_weights), **options)
     return bnn.eval()
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import leanbayes as lb
 from engine import N_DATA, stepper
 from harness import RESULTS, race, timing, write
-from leanbayes.evaluate.cost import peak_memory
-from leanbayes.models import lenet5, resnet18
+from leanbayes.evaluation.cost import peak_memory
+from leanbayes.lab.models import lenet5, resnet18
 
 SAMPLES = 20
 SUBSPACES = {"all random": lb.everything(), "1 % random": lb.random_k(0.01)}
@@ -113,7 +113,7 @@ def covariance(batch: int, rounds: int) -> dict[str, Any]:
     """The full covariance on a small CNN, where 002 reports ten times the time and memory of VDP++."""
     x = torch.rand(batch, 1, 28, 28)
     plain = lenet5(1, 10).eval()
-    bnn = lb.Bayesian(copy.deepcopy(plain), posterior=lb.Normal(0.01)).eval()
+    bnn = lb.Bayesian(copy.deepcopy(plain), posterior=lb.posteriors.Normal(0.01)).eval()
     works = {
         "plain": lambda: plain(x),
         "moments": lambda: lb.moments(bnn, x),
@@ -138,7 +138,7 @@ def main() -> None:
     x, y = torch.randn(options.batch, 3, 32, 32), torch.randint(0, 10, (options.batch,))
     plain = resnet18(10, 3)
     bayesian = {
-        name: lb.Bayesian(copy.deepcopy(plain), subspace=subspace, posterior=lb.Normal(0.01)).eval()
+        name: lb.Bayesian(copy.deepcopy(plain), subspace=subspace, posterior=lb.posteriors.Normal(0.01)).eval()
         for name, subspace in SUBSPACES.items()
     }
     every = bayesian["all random"]

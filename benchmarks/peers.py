@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from harness import RESULTS, race, timing, write
-from leanbayes.models import resnet18
+from leanbayes.lab.models import resnet18
 
 N_DATA = 50_000
 RHO = -3.0
@@ -106,7 +106,7 @@ def contestants(plain: nn.Module) -> list[Contestant]:
 def lean_bayes(model: nn.Module, propagate: str) -> Contestant:
     """LeanBayes: the model as it is, all but its normalisation layers random."""
     subspace = lb.everything(eligible=lb.not_norm)
-    bnn = lb.Bayesian(model, subspace=subspace, posterior=lb.Normal(init_scale=SCALE), propagate=propagate)
+    bnn = lb.Bayesian(model, subspace=subspace, posterior=lb.posteriors.Normal(init_scale=SCALE), propagate=propagate)
     return Contestant(f"LeanBayes {propagate}", "leanbayes", bnn, bnn.kl, {n: part.rho for n, part in bnn.parts()})
 
 

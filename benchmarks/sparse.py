@@ -25,9 +25,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import leanbayes as lb
 from harness import RESULTS, race, timing, write
-from leanbayes.models import resnet18
-from leanbayes.ops.sparse import kernels_for
-from leanbayes.ops.sparse_tensor import SPARSE_OPS, SparseTensor
+from leanbayes._ops.sparse import kernels_for
+from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
+from leanbayes.lab.models import resnet18
 from leanbayes.propagate.stand_in import StandIn
 from leanbayes.subspace import scatters
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
-from leanbayes.evaluate import accuracy, auroc, brier, calibration_error, nll
+from leanbayes.metrics import accuracy, auroc, brier, calibration_error, nll
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -116,7 +116,7 @@ def main() -> None:
     plain, plain_entropies = measure(model, x, y, shifts)
 
     scores = lb.sensitivity(model, DataLoader(data, batch_size=64), F.cross_entropy)
-    bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01), prior=lb.FittedPrior())
+    bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01), prior=lb.priors.FittedPrior())
     train(bnn, data, epochs=options.epochs, seed=options.seed)
     partial, partial_entropies = measure(bnn, x, y, shifts)
 

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import leanbayes as lb
-from leanbayes.data.task import Task
+from leanbayes.lab.data.task import Task
 
 CENTRES = torch.tensor([[2.0, 0.0], [-1.0, 1.7], [-1.0, -1.7]])
 

@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 import leanbayes as lb
-from leanbayes.models import resnet18
+from leanbayes.lab.models import resnet18
 from tests.oracles import mean_within_standard_errors, moments_within_standard_errors, normal_kl
 
 PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
@@ -105,8 +105,8 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("subspace", [lb.everything(), lb.random_k(k=6)], ids=["everything", "random_k"])
-def test_tied_parameters_are_one_random_tensor(subspace: lb.Subspace) -> None:
-    bnn = lb.Bayesian(Tied(), subspace=subspace, posterior=lb.Normal(1.0))
+def test_tied_parameters_are_one_random_tensor(subspace: lb.subspace.Subspace) -> None:
+    bnn = lb.Bayesian(Tied(), subspace=subspace, posterior=lb.posteriors.Normal(1.0))
     random = bnn.summary().random
     assert numbers(bnn) == 15 + random
     assert bnn.summary().size == 15
@@ -122,7 +122,7 @@ def test_draws_have_the_posteriors_moments() -> None:
     bnn = lb.Bayesian(
         nn.Linear(4, 3, dtype=torch.float64),
         subspace=lb.random_k(k=7),
-        posterior=lb.Normal(lb.GaussianRho(-1.0, 1.0)),
+        posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-1.0, 1.0)),
     )
     draws = bnn.draw(4000, generator=seeded())
     for name, parts in bnn.parts():
@@ -134,7 +134,7 @@ def test_draws_have_the_posteriors_moments() -> None:
 
 
 def test_the_kl_and_the_entropy_are_sums_in_nats() -> None:
-    bnn = lb.Bayesian(mlp(dtype=torch.float64), subspace=lb.random_k(k=20), posterior=lb.Normal(0.3))
+    bnn = lb.Bayesian(mlp(dtype=torch.float64), subspace=lb.random_k(k=20), posterior=lb.posteriors.Normal(0.3))
     means, kl = dict(bnn.model.named_parameters()), 0.0
     for name, parts in bnn.parts():
         positions = slice(None) if parts.index is None else parts.index.long()
@@ -194,7 +194,7 @@ def test_a_weight_that_is_returned_is_a_plain_draw(propagate: str) -> None:
         def forward(self, input: Tensor) -> tuple[Tensor, Tensor]:
             return super().forward(input), self.weight
 
-    bnn = lb.Bayesian(Open(3, 2), posterior=lb.Normal(1.0), propagate=propagate)
+    bnn = lb.Bayesian(Open(3, 2), posterior=lb.posteriors.Normal(1.0), propagate=propagate)
     _, weight = bnn(torch.ones(1, 3))
     assert type(weight) in (Tensor, nn.Parameter)
     assert (weight != bnn.model.weight).all()
@@ -232,7 +232,7 @@ def test_a_model_without_storage() -> None:
 
 
 def test_to_moves_everything() -> None:
-    bnn = lb.Bayesian(mlp(), subspace=lb.random_k(0.5), prior=lb.CentredPrior()).double()
+    bnn = lb.Bayesian(mlp(), subspace=lb.random_k(0.5), prior=lb.priors.CentredPrior()).double()
     assert bnn(torch.ones(2, 3, dtype=torch.float64)).dtype == torch.float64
     assert bnn.kl().dtype == torch.float64
     meta = bnn.to("meta")
@@ -278,7 +278,7 @@ def test_buffers_update_as_the_plain_models_would() -> None:
 
 def test_buffers_follow_the_draw() -> None:
     model = convnet()
-    bnn = lb.Bayesian(model, posterior=lb.Normal(0.5))
+    bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.5))
     plain, x = copy.deepcopy(model), torch.randn(5, 1, 4, 4)
     functional_call(plain, bnn.draw(generator=seeded()), (x,))
     bnn(x, generator=seeded())
@@ -322,7 +322,8 @@ def test_draws_follow_the_generator(propagate: str) -> None:
 def test_initial_scales_follow_the_generator() -> None:
     model = mlp()
     first, again, other = (
-        lb.Bayesian(model, posterior=lb.Normal(lb.GaussianRho()), generator=seeded(seed)).kl() for seed in (1, 1, 2)
+        lb.Bayesian(model, posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho()), generator=seeded(seed)).kl()
+        for seed in (1, 1, 2)
     )
     assert first == again
     assert first != other
@@ -382,7 +383,7 @@ def test_gradients_flow_inside_frozen_and_twice() -> None:
 
 
 def test_a_copy_is_independent_and_draws_alike() -> None:
-    bnn = lb.Bayesian(mlp(), subspace=lb.random_k(0.4), prior=lb.CentredPrior())
+    bnn = lb.Bayesian(mlp(), subspace=lb.random_k(0.4), prior=lb.priors.CentredPrior())
     other, x = copy.deepcopy(bnn), torch.ones(2, 3)
     assert torch.equal(bnn(x, generator=seeded()), other(x, generator=seeded()))
     assert torch.equal(bnn.kl(), other.kl())
@@ -413,7 +414,7 @@ def test_recurrent_nets_can_be_copied_and_trained_after_a_pass(kind: type[nn.RNN
 
 
 def test_state_dicts_round_trip() -> None:
-    make = lambda: lb.Bayesian(mlp(), subspace=lb.random_k(0.4, seed=3), prior=lb.CentredPrior())  # noqa: E731
+    make = lambda: lb.Bayesian(mlp(), subspace=lb.random_k(0.4, seed=3), prior=lb.priors.CentredPrior())  # noqa: E731
     bnn, other, x = make(), make(), torch.ones(2, 3)
     with torch.no_grad():
         for _, parts in bnn.parts():
@@ -467,10 +468,10 @@ def test_torch_func_grad_equals_autograd(propagate: str) -> None:
         torch.testing.assert_close(found, bnn.get_parameter(name).grad, rtol=1e-10, atol=1e-12)
 
 
-def check_compiled(backend: str, subspace: lb.Subspace, draws: int) -> None:
+def check_compiled(backend: str, subspace: lb.subspace.Subspace, draws: int) -> None:
     """Mean, variance and gradients of a compiled linear layer are those of the uncompiled one."""
     torch.compiler.reset()
-    bnn = lb.Bayesian(nn.Linear(3, 2, dtype=torch.float64), subspace=subspace, posterior=lb.Normal(0.4))
+    bnn = lb.Bayesian(nn.Linear(3, 2, dtype=torch.float64), subspace=subspace, posterior=lb.posteriors.Normal(0.4))
     compiled = torch.compile(bnn, backend=backend, fullgraph=True)
     x = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
     variance = torch.zeros(1, 2, dtype=torch.float64)
@@ -489,7 +490,7 @@ def check_compiled(backend: str, subspace: lb.Subspace, draws: int) -> None:
 
 
 @pytest.mark.parametrize("subspace", [lb.everything(), lb.random_k(k=4)], ids=["everything", "random_k"])
-def test_compiled_passes_draw(subspace: lb.Subspace) -> None:
+def test_compiled_passes_draw(subspace: lb.subspace.Subspace) -> None:
     check_compiled("aot_eager", subspace, draws=600)
 
 
@@ -548,7 +549,7 @@ def test_gradient_checkpointing_is_refused_where_it_can_be_seen() -> None:
         gradient_checkpointing = True
 
     bnn = lb.Bayesian(Saving(2, 2))
-    with pytest.raises(lb.InputError, match="turn gradient checkpointing off"):
+    with pytest.raises(lb.errors.InputError, match="turn gradient checkpointing off"):
         bnn(torch.ones(1, 2))
     with torch.no_grad():
         assert bnn(torch.ones(1, 2)).shape == (1, 2)
@@ -573,7 +574,7 @@ def test_checkpointed_activations_are_computed_again_from_the_same_draw() -> Non
     saving.load_state_dict(plain.state_dict())
     gradients = []
     for model in (plain, saving):
-        bnn = lb.Bayesian(model, posterior=lb.Normal(0.5))
+        bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.5))
         bnn(torch.ones(2, 3), generator=seeded()).square().sum().backward()
         gradients.append({name: parameter.grad for name, parameter in bnn.named_parameters()})
     for name, expected in gradients[0].items():
@@ -634,17 +635,21 @@ class Cyclic(torch.distributions.Distribution):
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (lambda: lb.Bayesian(lb.Bayesian(nn.Linear(1, 1))), lb.InputError, "Bayesian already"),
-        (lambda: lb.Bayesian(nn.Sequential(lb.Bayesian(nn.Linear(1, 1)))), lb.InputError, "Bayesian already"),
-        (lambda: lb.Bayesian(mlp(), propagate="telepathy"), lb.UnknownName, "telepathy.*flipout.*local.*sample"),
-        (lambda: lb.Bayesian(mlp().requires_grad_(False)), lb.SelectionError, "4 are frozen"),
-        (lambda: lb.Bayesian(nn.ReLU()), lb.SelectionError, "0 parameters"),
-        (lambda: lb.Bayesian(mlp(), subspace=lb.layers("head.*")), lb.SelectionError, r"head\.\*.*4.*0\.weight"),
-        (lambda: lb.Bayesian(nn.LazyLinear(2)), lb.InputError, "lazy"),
-        (lambda: lb.Bayesian(mlp(), prior=torch.distributions.Cauchy(0.0, 1.0)), lb.NoClosedForm, "MonteCarlo"),
-        (lambda: lb.Bayesian(mlp(), prior=Cyclic(validate_args=False)), lb.NoClosedForm, "Cyclic"),
-        (lambda: lb.Bayesian(mlp(), prior=torch.distributions.Uniform(-1.0, 1.0)), lb.InputError, "0.weight.*inf"),
-        (lambda: lb.Bayesian(mlp(), prior="wide"), lb.InputError, "wide"),
+        (lambda: lb.Bayesian(lb.Bayesian(nn.Linear(1, 1))), lb.errors.InputError, "Bayesian already"),
+        (lambda: lb.Bayesian(nn.Sequential(lb.Bayesian(nn.Linear(1, 1)))), lb.errors.InputError, "Bayesian already"),
+        (lambda: lb.Bayesian(mlp(), propagate="telepathy"), lb.errors.UnknownName, "telepathy.*flipout.*local.*sample"),
+        (lambda: lb.Bayesian(mlp().requires_grad_(False)), lb.errors.SelectionError, "4 are frozen"),
+        (lambda: lb.Bayesian(nn.ReLU()), lb.errors.SelectionError, "0 parameters"),
+        (lambda: lb.Bayesian(mlp(), subspace=lb.layers("head.*")), lb.errors.SelectionError, r"head\.\*.*4.*0\.weight"),
+        (lambda: lb.Bayesian(nn.LazyLinear(2)), lb.errors.InputError, "lazy"),
+        (lambda: lb.Bayesian(mlp(), prior=torch.distributions.Cauchy(0.0, 1.0)), lb.errors.NoClosedForm, "MonteCarlo"),
+        (lambda: lb.Bayesian(mlp(), prior=Cyclic(validate_args=False)), lb.errors.NoClosedForm, "Cyclic"),
+        (
+            lambda: lb.Bayesian(mlp(), prior=torch.distributions.Uniform(-1.0, 1.0)),
+            lb.errors.InputError,
+            "0.weight.*inf",
+        ),
+        (lambda: lb.Bayesian(mlp(), prior="wide"), lb.errors.InputError, "wide"),
     ],
 )
 def test_errors_say_what_happened(make: Callable[[], object], kind: type, words: str) -> None:
@@ -656,7 +661,7 @@ def test_infinite_weights_are_refused() -> None:
     model = mlp()
     with torch.no_grad():
         model[0].weight[0, 0] = math.nan
-    with pytest.raises(lb.InputError, match=r"0\.weight.*finite"):
+    with pytest.raises(lb.errors.InputError, match=r"0\.weight.*finite"):
         lb.Bayesian(model)
 
 
@@ -664,7 +669,9 @@ def test_every_propagation_has_the_same_mean_output() -> None:
     """One linear layer: E[y] is the plain output for each of the three ways."""
     x = torch.randn(3, 4, dtype=torch.float64)
     for propagate in PROPAGATIONS:
-        bnn = lb.Bayesian(nn.Linear(4, 2, dtype=torch.float64), posterior=lb.Normal(0.5), propagate=propagate)
+        bnn = lb.Bayesian(
+            nn.Linear(4, 2, dtype=torch.float64), posterior=lb.posteriors.Normal(0.5), propagate=propagate
+        )
         with torch.no_grad():
             draws = torch.stack([bnn(x, generator=None) for _ in range(800)])
         mean_within_standard_errors(draws, F.linear(x, bnn.model.weight, bnn.model.bias))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification, ViTConfig, ViTForImageClassification
 
 import leanbayes as lb
-from leanbayes.calls import call, prediction_tensor
+from leanbayes._calls import call, prediction_tensor
 
 PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
 CLASSES, BATCH = 3, 4
@@ -177,7 +177,7 @@ def test_a_life_from_conversion_to_loading(tmp_path: Path, name: str, subspace: 
     case = CASES[name]
     model, x, y = case.make(), case.inputs(), case.target()
     plain = copy.deepcopy(model)
-    bnn = lb.Bayesian(model, subspace=SUBSPACES[subspace], posterior=lb.Normal(0.2), propagate=propagate)
+    bnn = lb.Bayesian(model, subspace=SUBSPACES[subspace], posterior=lb.posteriors.Normal(0.2), propagate=propagate)
     assert bnn.model is model
 
     bnn.eval()
@@ -226,7 +226,7 @@ def test_a_life_from_conversion_to_loading(tmp_path: Path, name: str, subspace: 
 def test_fused_attention_sees_the_drawn_weights(name: str) -> None:
     """In eval mode without gradients torch takes fused kernels: the same numbers as with gradients, for one network."""
     case = CASES[name]
-    bnn, x = lb.Bayesian(case.make(), posterior=lb.Normal(0.2)).eval(), case.inputs()
+    bnn, x = lb.Bayesian(case.make(), posterior=lb.posteriors.Normal(0.2)).eval(), case.inputs()
     with bnn.frozen():
         slow = case.output(call(bnn, x)).detach()
         with torch.no_grad():
@@ -241,7 +241,10 @@ def test_fused_attention_sees_the_drawn_weights(name: str) -> None:
 def test_the_draws_are_those_of_a_loop_over_torch(name: str) -> None:
     """`predict` shares and streams; a plain loop with functional_call gives the same mean."""
     case = CASES[name]
-    bnn, x = lb.Bayesian(case.make(), subspace=lb.random_k(0.05), posterior=lb.Normal(0.3)).eval(), case.inputs()
+    bnn, x = (
+        lb.Bayesian(case.make(), subspace=lb.random_k(0.05), posterior=lb.posteriors.Normal(0.3)).eval(),
+        case.inputs(),
+    )
     generator, draws = torch.Generator().manual_seed(5), []
     with torch.no_grad():
         for _ in range(4):
@@ -257,9 +260,9 @@ def test_the_draws_are_those_of_a_loop_over_torch(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_automatic_way_is_one_of_the_ways(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """vmap is tried, and where a model cannot be vmapped nothing is lost: the draws are those of the loop."""
-    monkeypatch.setattr(sys.modules["leanbayes.predict.draws"], "_SMALL_CALL", 10.0)
+    monkeypatch.setattr(sys.modules["leanbayes.prediction.draws"], "_SMALL_CALL", 10.0)
     case = CASES[name]
-    bnn, x = lb.Bayesian(case.make(), subspace=lb.random_k(0.05), posterior=lb.Normal(0.3)), case.inputs()
+    bnn, x = lb.Bayesian(case.make(), subspace=lb.random_k(0.05), posterior=lb.posteriors.Normal(0.3)), case.inputs()
     loop, auto = (
         lb.predict(
             bnn, x, samples=10, method=method, output=case.output, generator=torch.Generator().manual_seed(5)

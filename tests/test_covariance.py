@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.covariance import covariance, draw_jointly, roots, variances
-from leanbayes.predict import outputs_of
+from leanbayes._covariance import covariance, draw_jointly, roots, variances
+from leanbayes.prediction import outputs_of
 from tests.oracles import covariance_within_standard_errors
 
 SAMPLES = 2048
@@ -20,7 +20,7 @@ def bnn() -> lb.Bayesian:
     """One hidden number: the logits are nearly one number too."""
     model = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 4)).double()
     nn.init.constant_(model[1].weight, 3.0)
-    return lb.Bayesian(model, posterior=lb.Normal(0.4))
+    return lb.Bayesian(model, posterior=lb.posteriors.Normal(0.4))
 
 
 @pytest.fixture
@@ -51,13 +51,16 @@ class TestPredict:
         assert (one.draws == 1).all()
 
     def test_regression_is_exact(self, x):
-        bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.Normal(0.4), propagate="covariance")
+        bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.posteriors.Normal(0.4), propagate="covariance")
         found = lb.predict(bnn, x, likelihood=lb.Gaussian(0.5))
         torch.testing.assert_close(found.mean, bnn.model(x))
         torch.testing.assert_close(found.epistemic, 0.16 * (x.square().sum(1, keepdim=True) + 1))
 
     def test_pixels(self):
-        bnn, x = lb.Bayesian(nn.Conv2d(1, 3, 3).double(), posterior=lb.Normal(0.4)), torch.randn(2, 1, 4, 4).double()
+        bnn, x = (
+            lb.Bayesian(nn.Conv2d(1, 3, 3).double(), posterior=lb.posteriors.Normal(0.4)),
+            torch.randn(2, 1, 4, 4).double(),
+        )
         found = lb.predict(bnn, x, propagate="covariance", samples=512, keep_samples=True)
         alone = lb.predict(bnn, x, propagate="moments", samples=512)
         assert found.samples.shape == (512, 2, 3, 2, 2)
@@ -70,7 +73,7 @@ class TestPredict:
             def forward(self, x):
                 return tuple(super().forward(x).chunk(2, 1))
 
-        bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.Normal(0.2))
+        bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.posteriors.Normal(0.2))
         found, same = (
             lb.predict(bnn, x, likelihood=lb.Gaussian("input"), propagate=p) for p in ("covariance", "moments")
         )
@@ -83,19 +86,19 @@ class TestPredict:
 
     def test_a_predictor_on_top_gets_joint_draws_of_one_pass(self, x):
         model = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 4)).double()
-        bnn = lb.Bayesian(model, posterior=lb.Normal(0.4), propagate="covariance")
+        bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.4), propagate="covariance")
         draws = torch.stack(list(outputs_of(bnn, x[:1], 2000, torch.Generator().manual_seed(0))))
         mean, found = covariance(bnn, x[:1])
         covariance_within_standard_errors(draws, mean, found[0])
 
     def test_nan_is_refused(self, bnn, x):
-        with pytest.raises(lb.NonFinite, match="NaN"):
+        with pytest.raises(lb.errors.NonFinite, match="NaN"):
             lb.predict(bnn, x * math.nan, propagate="covariance")
 
 
 def test_a_call_draws_jointly(x) -> None:
     model = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 4)).double()
-    bnn = lb.Bayesian(model, posterior=lb.Normal(0.4), propagate="covariance")
+    bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.4), propagate="covariance")
     with torch.no_grad():
         draws = bnn(x[:1].expand(20_000, 3), generator=torch.Generator().manual_seed(0))
         mean, found = covariance(bnn, x[:1])

@@ -26,7 +26,11 @@ def nlls(bnn, x, y, likelihood, count, **options) -> torch.Tensor:
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("posterior", [lb.Normal(0.4), lb.Radial(1.0), lb.Laplace(0.3)], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+    "posterior",
+    [lb.posteriors.Normal(0.4), lb.posteriors.Radial(1.0), lb.posteriors.Laplace(0.3)],
+    ids=lambda p: type(p).__name__,
+)
 def test_the_mean_is_that_of_plain_draws_and_the_variance_less(posterior, x):
     bnn, y = lb.Bayesian(model(), posterior=posterior, kl=lb.MonteCarlo(1)), torch.tensor([0, 1, 2, 0, 1])
     plain = nlls(bnn, x, y, lb.Categorical(), 600)
@@ -37,7 +41,7 @@ def test_the_mean_is_that_of_plain_draws_and_the_variance_less(posterior, x):
 
 
 def test_with_only_the_last_layer_random_regression_is_exact(x):
-    bnn = lb.Bayesian(model(1), subspace=lb.layers("2"), posterior=lb.Normal(0.4))
+    bnn = lb.Bayesian(model(1), subspace=lb.layers("2"), posterior=lb.posteriors.Normal(0.4))
     y = torch.randn(5, 1, dtype=torch.float64)
     found = lb.elbo(bnn, x, y, lb.Gaussian(0.7), n_data=5, last_layer_samples=2).nll
     hidden = bnn.model[:2](x)
@@ -47,7 +51,7 @@ def test_with_only_the_last_layer_random_regression_is_exact(x):
 
 
 def test_folded_draws_are_the_loop_over_draws(x):
-    bnn = lb.Bayesian(model(), subspace=lb.layers("2"), posterior=lb.Laplace(0.3))
+    bnn = lb.Bayesian(model(), subspace=lb.layers("2"), posterior=lb.posteriors.Laplace(0.3))
     y = torch.tensor([0, 1, 2, 0, 1])
     found = lb.elbo(
         bnn, x, y, lb.Categorical(), n_data=5, last_layer_samples=7, generator=torch.Generator().manual_seed(1)
@@ -63,7 +67,7 @@ def test_folded_draws_are_the_loop_over_draws(x):
 def test_a_last_convolution_and_pixels():
     net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
     x, y = torch.randn(3, 1, 5, 5), torch.randint(0, 2, (3, 5, 5))
-    for posterior in (lb.Normal(0.1), lb.Logistic(0.1)):
+    for posterior in (lb.posteriors.Normal(0.1), lb.posteriors.Logistic(0.1)):
         bnn = lb.Bayesian(net, posterior=posterior)
         lb.elbo(bnn, x, y, lb.Categorical(), n_data=3, last_layer_samples=4).loss.backward()
         assert all(parts.rho.grad.abs().sum() > 0 for _, parts in bnn.parts())
@@ -71,7 +75,7 @@ def test_a_last_convolution_and_pixels():
 
 def test_the_polynomial_of_binary_classes(x):
     """Against quadrature, for logits near 0: the next term of the series is −u⁴/192."""
-    bnn = lb.Bayesian(model(1), subspace=lb.layers("2"), posterior=lb.Normal(0.02))
+    bnn = lb.Bayesian(model(1), subspace=lb.layers("2"), posterior=lb.posteriors.Normal(0.02))
     with torch.no_grad():
         bnn.model[2].weight.mul_(0.1)
         bnn.model[2].bias.zero_()
@@ -89,10 +93,10 @@ def test_the_polynomial_of_binary_classes(x):
 def test_what_cannot_be_done_is_said(x):
     y = torch.tensor([0, 1, 2, 0, 1])
     first = lb.Bayesian(model(), subspace=lb.layers("0"))
-    with pytest.raises(lb.InputError, match="not random"):
+    with pytest.raises(lb.errors.InputError, match="not random"):
         lb.elbo(first, x, y, lb.Categorical(), n_data=5, last_layer_samples=2)
     moments = lb.Bayesian(model(), propagate="moments")
-    with pytest.raises(lb.InputError, match="no layer is drawn"):
+    with pytest.raises(lb.errors.InputError, match="no layer is drawn"):
         lb.elbo(moments, x, y, lb.Categorical(), n_data=5, last_layer_samples=2)
-    with pytest.raises(lb.InputError):
+    with pytest.raises(lb.errors.InputError):
         lb.elbo(first, x, y, lb.Categorical(), n_data=5, last_layer_samples=0)

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.predict import outputs_of
+from leanbayes.prediction import outputs_of
 
 SAMPLES = 4096
 
 
 @pytest.fixture
 def bnn() -> lb.Bayesian:
-    return lb.Bayesian(nn.Linear(3, 4).double(), posterior=lb.Normal(0.4))
+    return lb.Bayesian(nn.Linear(3, 4).double(), posterior=lb.posteriors.Normal(0.4))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class TestPredict:
         assert not one.standard_error.any()
 
     def test_regression_is_exact(self, x):
-        bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.Normal(0.4), propagate="moments")
+        bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.posteriors.Normal(0.4), propagate="moments")
         found = lb.predict(bnn, x, likelihood=lb.Gaussian(0.5))
         torch.testing.assert_close(found.mean, bnn.model(x))
         torch.testing.assert_close(found.epistemic, 0.16 * (x.square().sum(1, keepdim=True) + 1))
@@ -68,7 +68,7 @@ class TestPredict:
                 out = super().forward(x)
                 return tuple(out.chunk(2, 1)) if pair else out
 
-        bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.Normal(0.2))
+        bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.posteriors.Normal(0.2))
         likelihood = lb.Gaussian("input")
         found = lb.predict(bnn, x, likelihood=likelihood, propagate="moments")
         drawn = lb.predict(bnn, x, likelihood=likelihood, samples=20_000, generator=torch.Generator().manual_seed(0))
@@ -94,14 +94,14 @@ class TestPredict:
         torch.testing.assert_close(found.mean, bnn.model(x).softmax(1))
 
     def test_a_predictor_on_top_gets_draws_of_one_pass(self, x):
-        bnn = lb.Bayesian(nn.Linear(3, 4).double(), posterior=lb.Normal(0.4), propagate="moments")
+        bnn = lb.Bayesian(nn.Linear(3, 4).double(), posterior=lb.posteriors.Normal(0.4), propagate="moments")
         draws = torch.stack(list(outputs_of(bnn, x, 3000, torch.Generator().manual_seed(0))))
         mean, variance = lb.moments(bnn, x)
         assert ((draws.mean(0) - mean).abs() < 5 * (variance / 3000).sqrt()).all()
         assert ((draws.var(0) / variance - 1).abs() < 5 * math.sqrt(2 / 3000)).all()
 
     def test_nan_is_refused(self, bnn, x):
-        with pytest.raises(lb.NonFinite, match="moments"):
+        with pytest.raises(lb.errors.NonFinite, match="moments"):
             lb.predict(bnn, x * math.nan, propagate="moments")
 
 
@@ -117,7 +117,7 @@ class TestElbo:
         torch.testing.assert_close(found.loss, found.nll + bnn.kl() / 6)
 
     def test_regression_in_closed_form(self, x):
-        bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.Normal(0.4), propagate="moments")
+        bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.posteriors.Normal(0.4), propagate="moments")
         y = torch.randn(6, 1, dtype=torch.float64)
         found = lb.elbo(bnn, x, y, lb.Gaussian(0.5), n_data=6)
         mean, variance = lb.moments(bnn, x)

@@ -28,7 +28,9 @@ def closed_kl(bnn: lb.Bayesian, prior_scale: float = 1.0) -> float:
 
 @pytest.fixture
 def classifier() -> lb.Bayesian:
-    return lb.Bayesian(nn.Linear(3, 4, dtype=torch.float64), posterior=lb.Normal(lb.GaussianRho(-1.0, 0.5)))
+    return lb.Bayesian(
+        nn.Linear(3, 4, dtype=torch.float64), posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-1.0, 0.5))
+    )
 
 
 @pytest.fixture
@@ -156,7 +158,7 @@ def test_the_gradient_is_that_of_the_expected_loss(propagate: str) -> None:
     law = torch.distributions.Normal(torch.zeros((), dtype=torch.float64), torch.tensor(prior, dtype=torch.float64))
     bnn = lb.Bayesian(
         nn.Linear(3, 1, bias=False, dtype=torch.float64),
-        posterior=lb.Normal(lb.GaussianRho(-1.0, 0.5)),
+        posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-1.0, 0.5)),
         prior=law,
         propagate=propagate,
     )
@@ -175,7 +177,7 @@ def test_the_gradient_is_that_of_the_expected_loss(propagate: str) -> None:
 
 def test_another_propagation_than_the_models_own() -> None:
     """Equal rows come out equal from one weight draw, and different from local reparameterization."""
-    bnn = lb.Bayesian(nn.Linear(3, 2), posterior=lb.Normal(0.5))
+    bnn = lb.Bayesian(nn.Linear(3, 2), posterior=lb.posteriors.Normal(0.5))
     x, y, seen = torch.ones(4, 3), torch.zeros(4, dtype=torch.long), []
 
     def keep(output: Tensor) -> Tensor:
@@ -245,20 +247,20 @@ def test_schedules() -> None:
     ],
 )
 def test_bad_schedules(make: object, words: str) -> None:
-    with pytest.raises(lb.InputError, match=words):
+    with pytest.raises(lb.errors.InputError, match=words):
         make()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"n_data": 0}, lb.InputError, "n_data"),
-        ({"samples": 0}, lb.InputError, "samples"),
-        ({"kl_weight": -1.0}, lb.InputError, "kl_weight"),
-        ({"kl_weight": math.nan}, lb.InputError, "kl_weight"),
-        ({"temperature": -0.5}, lb.InputError, "temperature"),
-        ({"kl_per": "layer"}, lb.UnknownName, "parameter"),
-        ({"propagate": "telepathy"}, lb.UnknownName, "flipout"),
+        ({"n_data": 0}, lb.errors.InputError, "n_data"),
+        ({"samples": 0}, lb.errors.InputError, "samples"),
+        ({"kl_weight": -1.0}, lb.errors.InputError, "kl_weight"),
+        ({"kl_weight": math.nan}, lb.errors.InputError, "kl_weight"),
+        ({"temperature": -0.5}, lb.errors.InputError, "temperature"),
+        ({"kl_per": "layer"}, lb.errors.UnknownName, "parameter"),
+        ({"propagate": "telepathy"}, lb.errors.UnknownName, "flipout"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -271,25 +273,25 @@ def test_bad_arguments_are_named(
 def test_a_bayesian_part_is_not_left_out_of_the_kl(batch: tuple[Tensor, Tensor]) -> None:
     """A plain module has KL 0; one with a random head has not."""
     net = nn.Sequential(nn.Linear(3, 5), lb.Bayesian(nn.Linear(5, 4))).double()
-    with pytest.raises(lb.InputError, match="Bayesian"):
+    with pytest.raises(lb.errors.InputError, match="Bayesian"):
         lb.elbo(net, *batch, lb.Categorical(), n_data=10)
 
 
 def test_bad_batches_are_named(classifier: lb.Bayesian, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
-    with pytest.raises(lb.ShapeMismatch, match=r"\(6, 4\)"):
+    with pytest.raises(lb.errors.ShapeMismatch, match=r"\(6, 4\)"):
         lb.elbo(classifier, x, y[:3], lb.Categorical(), n_data=10)
-    with pytest.raises(lb.InputError, match="empty"):
+    with pytest.raises(lb.errors.InputError, match="empty"):
         lb.elbo(classifier, x[:0], y[:0], lb.Categorical(), n_data=10)
 
 
 def test_a_loss_that_is_not_finite_says_which_part(classifier: lb.Bayesian, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
-    with pytest.raises(lb.NonFinite, match=r"nll nan \(Categorical\), KL \d"):
+    with pytest.raises(lb.errors.NonFinite, match=r"nll nan \(Categorical\), KL \d"):
         lb.elbo(classifier, x * math.nan, y, lb.Categorical(), n_data=10)
-    with pytest.raises(lb.NonFinite, match="nll"):
+    with pytest.raises(lb.errors.NonFinite, match="nll"):
         lb.elbo(classifier.model, x * math.inf, y, lb.Categorical(), n_data=10)
     with torch.no_grad():
         next(classifier.parts())[1].rho.fill_(-2000.0)  # softplus underflows: σ = 0, KL = ∞
-    with pytest.raises(lb.NonFinite, match=r"nll \d.*KL inf"):
+    with pytest.raises(lb.errors.NonFinite, match=r"nll \d.*KL inf"):
         lb.elbo(classifier, x, y, lb.Categorical(), n_data=10)

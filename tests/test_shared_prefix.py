@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import leanbayes as lb
-from leanbayes.models import resnet18
+from leanbayes.lab.models import resnet18
 from leanbayes.propagate.shared import Diverged, SharedPrefix
 
 SAMPLES = 5
@@ -25,7 +25,7 @@ SAMPLES = 5
 def _always_share() -> Iterator[None]:
     """Share however little there is to share: whether it pays is a matter of time, and not of these tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["leanbayes.predict.draws"], "_SHARE_FROM", -1.0)
+        patch.setattr(sys.modules["leanbayes.prediction.draws"], "_SHARE_FROM", -1.0)
         yield
 
 
@@ -61,7 +61,7 @@ def shared(bnn: lb.Bayesian, inputs: Any, samples: int, seed: int, method: str =
 
 def check(model: nn.Module, inputs: Any, *random: str, samples: int = SAMPLES) -> tuple[nn.Module, nn.Module]:
     """Outputs, buffers and inputs after ``samples`` draws are those of the naive loop, bit for bit."""
-    bnn = lb.Bayesian(model, subspace=lb.layers(*random), posterior=lb.Normal(0.5))
+    bnn = lb.Bayesian(model, subspace=lb.layers(*random), posterior=lb.posteriors.Normal(0.5))
     other = copy.deepcopy(bnn)
     own, given_inputs = copy.deepcopy(inputs), copy.deepcopy(inputs)
     torch.manual_seed(11)
@@ -166,7 +166,7 @@ def test_transformer_and_lstm(random: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(self.encoder(self.lstm(x)[0]).mean(1))
 
-    bnn, x = lb.Bayesian(Both(), subspace=lb.layers(random), posterior=lb.Normal(0.3)), torch.randn(4, 3, 6)
+    bnn, x = lb.Bayesian(Both(), subspace=lb.layers(random), posterior=lb.posteriors.Normal(0.3)), torch.randn(4, 3, 6)
     torch.testing.assert_close(shared(bnn, x, 5, seed=1), naive(bnn, x, 5, seed=1))
 
 
@@ -815,7 +815,7 @@ def test_inference_mode() -> None:
 
 @pytest.mark.parametrize("propagate", ["mirrored", "local", "flipout"])
 def test_other_propagations_share_as_well(propagate: str, convolutions: list[tuple[int, ...]]) -> None:
-    bnn = lb.Bayesian(UNet(), subspace=lb.layers("head"), propagate=propagate, posterior=lb.Normal(0.5))
+    bnn = lb.Bayesian(UNet(), subspace=lb.layers("head"), propagate=propagate, posterior=lb.posteriors.Normal(0.5))
     x = torch.randn(2, 1, 8, 8)
     generator, expected = torch.Generator().manual_seed(3), []
     bnn.eval()
@@ -945,7 +945,7 @@ class Program(nn.Module):
 @example([("as_", 1, 0)], "last")
 def test_any_program_gives_what_the_loop_gives(steps: list[tuple[str, int, int]], last: str) -> None:
     torch.manual_seed(1)
-    bnn = lb.Bayesian(Program(steps, last), subspace=lb.layers("r"), posterior=lb.Normal(0.7))
+    bnn = lb.Bayesian(Program(steps, last), subspace=lb.layers("r"), posterior=lb.posteriors.Normal(0.7))
     other, x = copy.deepcopy(bnn), torch.randn(3, 4)
     y = x.clone()
     expected = naive(other, y, 4, seed=5)

@@ -69,10 +69,10 @@ PRIORS: dict[str, Any] = {
     "normal": D.Normal(0.0, 1.0),
     "normal with odd numbers": D.Normal(0.1, 0.7),
     "laplace": D.Laplace(0.0, 0.3),
-    "fixed": lb.FixedPrior(D.Normal(0.0, 2.0)),
-    "fitted": lb.FittedPrior(),
-    "centred": lb.CentredPrior(scale=0.2),
-    "globs": {"0.*": D.Normal(0.0, 0.5), "2.weight": lb.FittedPrior(), "*": lb.CentredPrior(0.3)},
+    "fixed": lb.priors.FixedPrior(D.Normal(0.0, 2.0)),
+    "fitted": lb.priors.FittedPrior(),
+    "centred": lb.priors.CentredPrior(scale=0.2),
+    "globs": {"0.*": D.Normal(0.0, 0.5), "2.weight": lb.priors.FittedPrior(), "*": lb.priors.CentredPrior(0.3)},
     "student": D.StudentT(3.0, 0.0, 0.5),
     "cauchy": D.Cauchy(0.0, 1.0),
     "gumbel": D.Gumbel(0.0, 1.0),
@@ -95,7 +95,13 @@ def test_a_prior_in_double_precision_keeps_its_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "posterior", [lb.Normal(), lb.Normal(0.2), lb.Normal(lb.GaussianRho(-4.0, 0.3)), lb.Normal(lb.RelativeScale(0.2))]
+    "posterior",
+    [
+        lb.posteriors.Normal(),
+        lb.posteriors.Normal(0.2),
+        lb.posteriors.Normal(lb.posteriors.GaussianRho(-4.0, 0.3)),
+        lb.posteriors.Normal(lb.posteriors.RelativeScale(0.2)),
+    ],
 )
 @pytest.mark.parametrize("kl", [lb.Exact(), lb.MonteCarlo(7)])
 @pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
@@ -118,7 +124,7 @@ def test_every_posterior_estimator_and_propagation(tmp_path: Path, posterior: An
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_every_subspace_and_dtype(tmp_path: Path, subspace: lb.Subspace, dtype: torch.dtype) -> None:
+def test_every_subspace_and_dtype(tmp_path: Path, subspace: lb.subspace.Subspace, dtype: torch.dtype) -> None:
     bnn = trained(lb.Bayesian(mlp(dtype=dtype), subspace=subspace))
     lb.save(bnn, str(tmp_path / "x.lb"))
     assert_same(bnn, lb.load(str(tmp_path / "x.lb"), mlp(dtype=dtype)), torch.randn(4, 3).to(dtype))
@@ -137,7 +143,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("subspace", [lb.everything(), lb.random_k(k=4)])
-def test_tied_weights(tmp_path: Path, subspace: lb.Subspace) -> None:
+def test_tied_weights(tmp_path: Path, subspace: lb.subspace.Subspace) -> None:
     bnn = trained(lb.Bayesian(Tied(), subspace=subspace))
     lb.save(bnn, tmp_path / "x.lb")
     assert sum(name.startswith("model.") for name in load_file(tmp_path / "x.lb")) == 1  # the values once
@@ -149,7 +155,7 @@ def test_tied_weights(tmp_path: Path, subspace: lb.Subspace) -> None:
 def test_a_model_that_ties_what_the_file_does_not_is_another(tmp_path: Path) -> None:
     """Two tables cannot go into one without losing one of them."""
     lb.save(trained(lb.Bayesian(Tied(tied=False))), tmp_path / "x.lb")
-    with pytest.raises(lb.WrongModel):
+    with pytest.raises(lb.errors.WrongModel):
         lb.load(tmp_path / "x.lb", Tied(tied=True))
 
 
@@ -231,14 +237,14 @@ def test_a_prior_that_must_be_given_again(tmp_path: Path, prior: Any) -> None:
     lb.save(bnn, tmp_path / "x.lb")
     model = mlp()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(lb.InputError, match="prior="):
+    with pytest.raises(lb.errors.InputError, match="prior="):
         lb.load(tmp_path / "x.lb", model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert_same(bnn, lb.load(tmp_path / "x.lb", model, prior=prior), torch.randn(2, 3))
 
 
 def test_a_prior_of_the_users_own_with_a_memory(tmp_path: Path) -> None:
-    class Anchored(lb.Prior):
+    class Anchored(lb.priors.Prior):
         def remember(self, random_mean: Tensor) -> Tensor:
             return random_mean.detach().clone()
 
@@ -257,7 +263,7 @@ def test_a_prior_of_the_users_own_with_a_memory(tmp_path: Path) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "x.lb"
-    lb.save(trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.5), prior=lb.CentredPrior())), path)
+    lb.save(trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.5), prior=lb.priors.CentredPrior())), path)
     return path
 
 
@@ -277,19 +283,19 @@ def refused(
 def test_another_architecture(saved: Path) -> None:
     refused(
         saved,
-        lb.WrongModel,
+        lb.errors.WrongModel,
         r"0\.weight.*\(8, 3\).*\(9, 3\)",
         nn.Sequential(nn.Linear(3, 9), nn.Tanh(), nn.Linear(9, 2)),
     )
-    refused(saved, lb.WrongModel, "layer.weight", nn.ModuleDict({"layer": nn.Linear(3, 8)}))  # type: ignore[arg-type]
-    refused(saved, lb.WrongModel, r"3\.weight", nn.Sequential(*mlp(), nn.Linear(2, 2)))
-    refused(saved, lb.WrongModel, r"2\.weight", nn.Sequential(nn.Linear(3, 8), nn.Tanh()))
-    refused(saved, lb.WrongModel, r"float32.*float64.*model\.to", mlp(dtype=torch.float64))
+    refused(saved, lb.errors.WrongModel, "layer.weight", nn.ModuleDict({"layer": nn.Linear(3, 8)}))  # type: ignore[arg-type]
+    refused(saved, lb.errors.WrongModel, r"3\.weight", nn.Sequential(*mlp(), nn.Linear(2, 2)))
+    refused(saved, lb.errors.WrongModel, r"2\.weight", nn.Sequential(nn.Linear(3, 8), nn.Tanh()))
+    refused(saved, lb.errors.WrongModel, r"float32.*float64.*model\.to", mlp(dtype=torch.float64))
 
 
 def test_a_prior_that_does_not_fit_leaves_the_model_alone(saved: Path) -> None:
-    refused(saved, lb.SelectionError, "nothing", prior={"nothing.*": D.Normal(0.0, 1.0)})
-    refused(saved, lb.NoClosedForm, "Cauchy", prior=D.Cauchy(0.0, 1.0))
+    refused(saved, lb.errors.SelectionError, "nothing", prior={"nothing.*": D.Normal(0.0, 1.0)})
+    refused(saved, lb.errors.NoClosedForm, "Cauchy", prior=D.Cauchy(0.0, 1.0))
 
 
 def test_another_prior_may_be_given(saved: Path) -> None:
@@ -299,7 +305,7 @@ def test_another_prior_may_be_given(saved: Path) -> None:
 def test_a_memory_that_the_file_lacks_is_named(tmp_path: Path) -> None:
     """A centred prior needs the weights of the moment of conversion: a file of another prior has none."""
     lb.save(trained(lb.Bayesian(mlp())), tmp_path / "x.lb")
-    refused(tmp_path / "x.lb", lb.LeanBayesError, prior=lb.CentredPrior())
+    refused(tmp_path / "x.lb", lb.errors.LeanBayesError, prior=lb.priors.CentredPrior())
 
 
 def test_truncated_files(saved: Path) -> None:
@@ -307,14 +313,14 @@ def test_truncated_files(saved: Path) -> None:
     header = 8 + struct.unpack("<Q", whole[:8])[0]
     for length in (9, 20, header - 1, header, header + 1, (header + len(whole)) // 2, len(whole) - 1):
         saved.write_bytes(whole[:length])
-        refused(saved, lb.TruncatedFile, "cut short")
+        refused(saved, lb.errors.TruncatedFile, "cut short")
     for length in (1, 7, 8):  # too short to say what it was
         saved.write_bytes(whole[:length])
-        refused(saved, lb.FileError)
+        refused(saved, lb.errors.FileError)
     saved.write_bytes(b"")
-    refused(saved, lb.FileError)
+    refused(saved, lb.errors.FileError)
     saved.write_bytes(whole + b"more")
-    refused(saved, lb.FileError)
+    refused(saved, lb.errors.FileError)
     saved.write_bytes(whole)
     lb.load(saved, mlp())
 
@@ -322,14 +328,14 @@ def test_truncated_files(saved: Path) -> None:
 def test_foreign_files(tmp_path: Path) -> None:
     path = tmp_path / "x"
     save_file({"0.weight": torch.zeros(2)}, path)
-    refused(path, lb.ForeignFile, "leanbayes did not write it")
+    refused(path, lb.errors.ForeignFile, "leanbayes did not write it")
     for text in ("no json", "[1, 2]", "{}", '{"format": "new"}', "null"):
         save_file({"0.weight": torch.zeros(2)}, path, metadata={"leanbayes": text})
-        refused(path, lb.ForeignFile, "leanbayes")
+        refused(path, lb.errors.ForeignFile, "leanbayes")
     path.write_bytes(b"GIF89a" + bytes(100))
-    refused(path, lb.ForeignFile, "no safetensors")
+    refused(path, lb.errors.ForeignFile, "no safetensors")
     path.write_text("hello, this is a text file\n")
-    refused(path, lb.ForeignFile, "no safetensors")
+    refused(path, lb.errors.ForeignFile, "no safetensors")
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], Any]) -> None:
@@ -376,12 +382,12 @@ CHANGES: dict[str, Callable[[dict[str, Any], dict[str, Tensor]], Any]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_file_that_contradicts_itself(saved: Path, name: str) -> None:
     rewrite(saved, CHANGES[name])
-    refused(saved, lb.LeanBayesError)
+    refused(saved, lb.errors.LeanBayesError)
 
 
 def test_a_file_of_a_later_version(saved: Path) -> None:
     rewrite(saved, lambda header, tensors: header.update(format=99, novelty={"a": 1}))
-    refused(saved, lb.NewerFile, "99.*upgrade")
+    refused(saved, lb.errors.NewerFile, "99.*upgrade")
 
 
 class Trap:
@@ -400,7 +406,7 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
         path = tmp_path / f"x{number}"
         with path.open("wb") as file:
             write(Trap(victim), file)
-        refused(path, lb.ForeignFile, "no safetensors")
+        refused(path, lb.errors.ForeignFile, "no safetensors")
         assert not victim.exists()
     with (tmp_path / "x0").open("rb") as file:
         pickle.load(file)  # noqa: S301 - the trap is a real one
@@ -409,12 +415,12 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:
     bnn = lb.Bayesian(mlp())
-    refused(tmp_path / "nowhere", lb.FileError, "no file")
-    refused(tmp_path, lb.FileError)
-    with pytest.raises(lb.FileError, match="does not exist"):
+    refused(tmp_path / "nowhere", lb.errors.FileError, "no file")
+    refused(tmp_path, lb.errors.FileError)
+    with pytest.raises(lb.errors.FileError, match="does not exist"):
         lb.save(bnn, tmp_path / "no" / "folder" / "x.lb")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(lb.FileError, match="cannot save"):
+    with pytest.raises(lb.errors.FileError, match="cannot save"):
         lb.save(bnn, tmp_path / "folder")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
 
@@ -430,7 +436,7 @@ def test_a_plain_module_is_saved_too(tmp_path: Path) -> None:
 
 def test_predictors_within_predictors_and_their_buffers(tmp_path: Path) -> None:
     members = [trained(lb.Bayesian(mlp(), subspace=lb.random_k(0.3))), trained(lb.Bayesian(mlp()))]
-    whole = lb.Temperature(lb.Ensemble(*members))
+    whole = lb.baselines.Temperature(lb.baselines.Ensemble(*members))
     with torch.no_grad():
         whole.log_temperature.fill_(0.3)
     lb.save(whole, tmp_path / "x.lb")
@@ -444,12 +450,12 @@ def test_predictors_within_predictors_and_their_buffers(tmp_path: Path) -> None:
 
 
 def test_what_a_file_cannot_bring_back(tmp_path: Path) -> None:
-    class Own(lb.Ensemble):
+    class Own(lb.baselines.Ensemble):
         pass
 
-    with pytest.raises(lb.InputError, match="Own is none of"):
+    with pytest.raises(lb.errors.InputError, match="Own is none of"):
         lb.save(Own(mlp(), mlp()), tmp_path / "x.lb")
-    with pytest.raises(lb.InputError, match="Bayesian"):
+    with pytest.raises(lb.errors.InputError, match="Bayesian"):
         lb.save(nn.Sequential(lb.Bayesian(mlp())), tmp_path / "x.lb")
 
     class Stateful(nn.Linear):
@@ -459,7 +465,7 @@ def test_what_a_file_cannot_bring_back(tmp_path: Path) -> None:
         def set_extra_state(self, state: object) -> None:
             pass
 
-    with pytest.raises(lb.InputError, match="extra state"):
+    with pytest.raises(lb.errors.InputError, match="extra state"):
         lb.save(lb.Bayesian(Stateful(2, 2)), tmp_path / "x.lb")
     assert list(tmp_path.iterdir()) == []
 
@@ -476,12 +482,12 @@ def test_a_full_disk_leaves_the_old_file(saved: Path, monkeypatch: pytest.Monkey
             Path(filename).write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("leanbayes.files.save_file", full)
-    with pytest.raises(lb.FileError, match="No space left"):
+    monkeypatch.setattr("leanbayes._files.save_file", full)
+    with pytest.raises(lb.errors.FileError, match="No space left"):
         lb.save(lb.Bayesian(mlp()), saved)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
-    with pytest.raises(lb.FileError):
+    with pytest.raises(lb.errors.FileError):
         lb.save(lb.Bayesian(mlp()), saved.parent / "new.lb")
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 
@@ -491,7 +497,7 @@ def test_a_folder_that_may_not_be_written(saved: Path, monkeypatch: pytest.Monke
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "touch", forbidden)
-    with pytest.raises(lb.FileError, match="Permission denied"):
+    with pytest.raises(lb.errors.FileError, match="Permission denied"):
         lb.save(lb.Bayesian(mlp()), saved)
 
 
@@ -505,7 +511,7 @@ def test_an_interrupted_save_leaves_nothing_behind(
         Path(filename).write_bytes(b"half of it")
         raise blow
 
-    monkeypatch.setattr("leanbayes.files.save_file", interrupted)
+    monkeypatch.setattr("leanbayes._files.save_file", interrupted)
     with pytest.raises(blow):
         lb.save(lb.Bayesian(mlp()), saved)
     assert saved.read_bytes() == before
@@ -520,7 +526,7 @@ def test_the_old_file_is_there_until_the_new_one_is(saved: Path, monkeypatch: py
         save_file(tensors, filename, metadata=metadata)
         seen.append((saved.read_bytes() == before, Path(filename).parent == saved.parent))
 
-    monkeypatch.setattr("leanbayes.files.save_file", watching)
+    monkeypatch.setattr("leanbayes._files.save_file", watching)
     bnn = lb.Bayesian(mlp())
     lb.save(bnn, saved)
     assert seen == [(True, True)]
@@ -530,11 +536,11 @@ def test_the_old_file_is_there_until_the_new_one_is(saved: Path, monkeypatch: py
 def test_what_cannot_be_loaded_again_is_not_saved(tmp_path: Path) -> None:
     """A family of the user's own has no name in a file: better to hear it now than when it is needed."""
 
-    class Narrow(lb.Normal):
+    class Narrow(lb.posteriors.Normal):
         def spread(self, rho: Tensor) -> Tensor:
             return 0.1 * super().spread(rho)
 
-    with pytest.raises(lb.InputError, match="Narrow"):
+    with pytest.raises(lb.errors.InputError, match="Narrow"):
         lb.save(lb.Bayesian(mlp(), posterior=Narrow()), tmp_path / "x.lb")
 
 
@@ -549,7 +555,7 @@ def cnn() -> nn.Sequential:
 
 
 def sparse_cnn(**options: Any) -> lb.Bayesian:
-    own = {"propagate": "local", "prior": lb.CentredPrior()} | options
+    own = {"propagate": "local", "prior": lb.priors.CentredPrior()} | options
     return trained(lb.Bayesian(cnn(), subspace=lb.sparse(0.4, inside=own.pop("inside", None)), **own))
 
 
@@ -558,7 +564,7 @@ IMAGES = (3, 1, 4, 4)
 
 @pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout", "moments"])
 @pytest.mark.parametrize("inside", [None, lb.random_k(0.5), lb.layers("5")], ids=["all", "part", "last"])
-def test_sparse_models(tmp_path: Path, propagate: str, inside: lb.Subspace | None) -> None:
+def test_sparse_models(tmp_path: Path, propagate: str, inside: lb.subspace.Subspace | None) -> None:
     bnn = sparse_cnn(inside=inside, propagate=propagate)
     lb.save(bnn, tmp_path / "x.lb")
     for target in (cnn(), lb.make_sparse(cnn(), 0.4), lb.make_sparse(cnn(), 0.4, seed=9)):
@@ -590,7 +596,7 @@ def test_sparse_modules_that_are_not_random_and_ensembles_of_them(tmp_path: Path
     lb.save(alone, tmp_path / "alone")
     again = lb.load(tmp_path / "alone", nn.Linear(5, 5))
     assert torch.equal(again(torch.ones(2, 5)), alone(torch.ones(2, 5)))
-    both = lb.Ensemble(sparse_cnn().eval(), trained(lb.Bayesian(cnn())).eval())
+    both = lb.baselines.Ensemble(sparse_cnn().eval(), trained(lb.Bayesian(cnn())).eval())
     lb.save(both, tmp_path / "both")
     found = lb.load(tmp_path / "both", cnn()).eval()
     ours, theirs = (lb.predict(m, x, samples=2, method="loop", generator=seeded()) for m in (both, found))
@@ -598,7 +604,7 @@ def test_sparse_modules_that_are_not_random_and_ensembles_of_them(tmp_path: Path
 
 
 def test_a_log_uniform_prior(tmp_path: Path) -> None:
-    bnn = sparse_cnn(prior=lb.LogUniformLaw(0.0))
+    bnn = sparse_cnn(prior=lb.priors.LogUniformLaw(0.0))
     lb.save(bnn, tmp_path / "x.lb")
     assert_same(bnn, lb.load(tmp_path / "x.lb", cnn()), torch.randn(IMAGES))
 
@@ -650,7 +656,7 @@ def test_a_sparse_file_that_contradicts_itself(saved_sparse: Path, name: str) ->
         if name == "no longer sparse" and scatters(model).keys() == scatters(sparse_cnn().model).keys():
             continue  # the tensors say it all
         kinds, sparse = [type(module) for module in model.modules()], list(scatters(model))
-        refused(saved_sparse, lb.LeanBayesError, None, model)
+        refused(saved_sparse, lb.errors.LeanBayesError, None, model)
         assert [type(module) for module in model.modules()] == kinds
         assert list(scatters(model)) == sparse
         assert [name for name, _ in model.named_parameters()]
@@ -660,21 +666,21 @@ def test_a_sparse_file_that_contradicts_itself(saved_sparse: Path, name: str) ->
 def test_sparse_files_and_models_that_do_not_belong_together(saved_sparse: Path, saved: Path) -> None:
     wider = cnn()
     wider[3] = nn.Conv2d(4, 6, 3, groups=2)
-    refused(saved_sparse, lb.WrongModel, r"'3\.weight' has shape \(4, 2, 3, 3\)", wider)
-    refused(saved_sparse, lb.WrongModel, "tensors", mlp())
-    refused(saved_sparse, lb.WrongModel, "tensors", nn.Sequential(*cnn()[:5]))
-    refused(saved_sparse, lb.WrongModel, "shape", lb.make_sparse(cnn(), 0.3))
-    refused(saved_sparse, lb.WrongModel, "tensors", lb.make_sparse(cnn(), 0.4, dense=()))
-    refused(saved_sparse, lb.WrongModel, "float64", cnn().double())
-    refused(saved, lb.WrongModel, "tensors", lb.make_sparse(mlp(), 0.5))
+    refused(saved_sparse, lb.errors.WrongModel, r"'3\.weight' has shape \(4, 2, 3, 3\)", wider)
+    refused(saved_sparse, lb.errors.WrongModel, "tensors", mlp())
+    refused(saved_sparse, lb.errors.WrongModel, "tensors", nn.Sequential(*cnn()[:5]))
+    refused(saved_sparse, lb.errors.WrongModel, "shape", lb.make_sparse(cnn(), 0.3))
+    refused(saved_sparse, lb.errors.WrongModel, "tensors", lb.make_sparse(cnn(), 0.4, dense=()))
+    refused(saved_sparse, lb.errors.WrongModel, "float64", cnn().double())
+    refused(saved, lb.errors.WrongModel, "tensors", lb.make_sparse(mlp(), 0.5))
     normed = cnn()
     normed[3] = parametrizations.weight_norm(normed[3])
-    refused(saved_sparse, lb.WrongModel, "tensors", normed)
-    refused(saved_sparse, lb.NoClosedForm, "Cauchy", cnn(), prior=D.Cauchy(0.0, 1.0))
+    refused(saved_sparse, lb.errors.WrongModel, "tensors", normed)
+    refused(saved_sparse, lb.errors.NoClosedForm, "Cauchy", cnn(), prior=D.Cauchy(0.0, 1.0))
 
 
 def test_a_truncated_sparse_file(saved_sparse: Path) -> None:
     whole = saved_sparse.read_bytes()
     for length in (20, len(whole) // 2, len(whole) - 1):
         saved_sparse.write_bytes(whole[:length])
-        refused(saved_sparse, lb.TruncatedFile, "cut short", cnn())
+        refused(saved_sparse, lb.errors.TruncatedFile, "cut short", cnn())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 import leanbayes as lb
-from leanbayes.posterior.initial import inverse_softplus
+from leanbayes.posteriors.initial import inverse_softplus
 
 PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
 

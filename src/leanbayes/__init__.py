@@ -1,74 +1,41 @@
-"""LeanBayes: any PyTorch network says how sure it is, for close to the price of the plain network.
+"""LeanBayes makes any PyTorch network say how sure it is, for close to the price of the plain network.
 
 ```python
-scores = lb.sensitivity(model, batches, loss)                         # which weights matter
-bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01))        # make the first 1 % of them random
+scores = lb.sensitivity(model, batches, loss)                         # how much each weight matters
+bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01))        # the first 1 % of them become random
 prediction = lb.predict(bnn, x)                                       # mean, total, aleatoric, epistemic
 ```
+
+The names at this level are what most programs need. Everything else lives in a namespace that says what it is:
+`posteriors`, `priors`, `propagate`, `optim`, `likelihood`, `baselines`, `metrics`, `evaluation`, `errors`,
+`conformal`, `export` and `integrations`.
 """
 
-from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
+from leanbayes import (
+    baselines,
+    conformal,
+    errors,
+    evaluation,
+    export,
+    integrations,
+    likelihood,
+    metrics,
+    optim,
+    posteriors,
+    priors,
+    propagate,
+)
+from leanbayes._covariance import covariance
+from leanbayes._moments import moments
 from leanbayes.bayesian import Bayesian
-from leanbayes.covariance import covariance
-from leanbayes.errors import (
-    FileError,
-    ForeignFile,
-    InputError,
-    LeanBayesError,
-    MissingRule,
-    NewerFile,
-    NoClosedForm,
-    NonFinite,
-    SelectionError,
-    ShapeMismatch,
-    TruncatedFile,
-    UnknownName,
-    WrongModel,
-)
-from leanbayes.evaluate import Evaluation, evaluate
-from leanbayes.kl import Estimate, Exact, MonteCarlo
+from leanbayes.evaluation import evaluate
+from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
-from leanbayes.moment_likelihood import MeanCrossEntropy, MomentLikelihood
-from leanbayes.moments import moments
-from leanbayes.objective import Elbo, anneal, constant, elbo, warm_up
-from leanbayes.posterior import (
-    Erlang,
-    Exponential,
-    Gamma,
-    GaussianRho,
-    GeneralisedError,
-    Horseshoe,
-    InverseGamma,
-    Laplace,
-    LogGamma,
-    Logistic,
-    LogNormal,
-    Normal,
-    Radial,
-    Rayleigh,
-    RelativeScale,
-    Wald,
-    Weibull,
-)
-from leanbayes.predict import Prediction, Predictor, predict
-from leanbayes.prior import (
-    CentredPrior,
-    ErrorLaw,
-    FittedPrior,
-    FixedPrior,
-    HorseshoeLaw,
-    InverseGaussianLaw,
-    LogisticLaw,
-    LogUniformLaw,
-    Prior,
-    RadialLaw,
-    rayleigh,
-    wald,
-)
+from leanbayes.objective import anneal, constant, elbo, warm_up
+from leanbayes.prediction import Prediction, Predictor, predict
 from leanbayes.storage import about, load, save
 from leanbayes.subspace import (
     Rewire,
-    Subspace,
     densify,
     everything,
     layers,
@@ -79,96 +46,53 @@ from leanbayes.subspace import (
     sparse,
     top_k,
 )
-from leanbayes.train import Epoch, History, fit, fix_statistics
+from leanbayes.train import fit, fix_statistics
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Bayesian",
     "Bernoulli",
     "Categorical",
-    "CentredPrior",
-    "Elbo",
-    "Ensemble",
-    "Epoch",
-    "Erlang",
-    "ErrorLaw",
-    "Estimate",
-    "Evaluation",
     "Exact",
-    "Exponential",
-    "FileError",
-    "FittedPrior",
-    "FixedPrior",
-    "ForeignFile",
-    "Gamma",
     "Gaussian",
-    "GaussianRho",
-    "GeneralisedError",
-    "History",
-    "Horseshoe",
-    "HorseshoeLaw",
-    "InputError",
-    "InverseGamma",
-    "InverseGaussianLaw",
-    "Laplace",
-    "LaplaceApproximation",
-    "LeanBayesError",
     "Likelihood",
-    "LogGamma",
-    "LogNormal",
-    "LogUniformLaw",
-    "Logistic",
-    "LogisticLaw",
-    "MCDropout",
-    "MeanCrossEntropy",
-    "MissingRule",
-    "MomentLikelihood",
     "MonteCarlo",
-    "NewerFile",
-    "NoClosedForm",
-    "NonFinite",
-    "Normal",
     "Prediction",
     "Predictor",
-    "Prior",
-    "Radial",
-    "RadialLaw",
-    "Rayleigh",
-    "RelativeScale",
     "Rewire",
-    "SelectionError",
-    "ShapeMismatch",
-    "Subspace",
-    "Swag",
-    "Temperature",
-    "TruncatedFile",
-    "UnknownName",
-    "Wald",
-    "Weibull",
-    "WrongModel",
     "about",
     "anneal",
+    "baselines",
+    "conformal",
     "constant",
     "covariance",
     "densify",
     "elbo",
+    "errors",
     "evaluate",
+    "evaluation",
     "everything",
+    "export",
     "fit",
     "fix_statistics",
+    "integrations",
     "layers",
+    "likelihood",
     "load",
     "make_sparse",
+    "metrics",
     "moments",
     "not_norm",
+    "optim",
+    "posteriors",
     "predict",
+    "priors",
+    "propagate",
     "random_k",
-    "rayleigh",
     "save",
     "sensitivity",
     "sparse",
     "top_k",
-    "wald",
     "warm_up",
 ]

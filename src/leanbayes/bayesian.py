@@ -13,11 +13,11 @@ from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from leanbayes.calls import call_with, map_tensors
+from leanbayes._calls import call_with, map_tensors
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
-from leanbayes.posterior import Family, Normal, RandomWeight
-from leanbayes.prior import Prior, PriorLike, resolve_priors
+from leanbayes.posteriors import Family, Normal, RandomWeight
+from leanbayes.priors import Prior, PriorLike, resolve_priors
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.covariance import draw_covariance
 from leanbayes.propagate.moments import draw_moments

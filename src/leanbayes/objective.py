@@ -7,13 +7,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from leanbayes._calls import Inputs, batch_size, call, prediction_tensor
+from leanbayes._covariance import covariance, draw_jointly, roots, variances
+from leanbayes._last_layer import nll_of_last_layer
+from leanbayes._moments import moments
 from leanbayes.bayesian import Bayesian, refuse_random_parts
-from leanbayes.calls import Inputs, batch_size, call, prediction_tensor
-from leanbayes.covariance import covariance, draw_jointly, roots, variances
 from leanbayes.errors import InputError, NonFinite, UnknownName
-from leanbayes.last_layer import nll_of_last_layer
 from leanbayes.likelihood import Likelihood
-from leanbayes.moments import moments
 
 __all__ = ["Anneal", "Constant", "Elbo", "Schedule", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.utils.parametrize import is_parametrized
 
+from leanbayes._files import read_header, read_tensors, write_tensors
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError, WrongModel
-from leanbayes.files import read_header, read_tensors, write_tensors
 from leanbayes.kl import Estimator, Exact, MonteCarlo
-from leanbayes.posterior import FAMILIES, Family, GaussianRho, RelativeScale
-from leanbayes.predict import Predictor
-from leanbayes.prior import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
+from leanbayes.posteriors import FAMILIES, Family, GaussianRho, RelativeScale
+from leanbayes.prediction import Predictor
+from leanbayes.priors import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
 from leanbayes.subspace import dense_name, scatters
 from leanbayes.subspace.select import Selection, Slot, Subspace, anything
 from leanbayes.subspace.storage import keep_layout, make_dense, sparsify

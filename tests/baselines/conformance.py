@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.bayesian import Bayesian
 from leanbayes.likelihood import Categorical
-from leanbayes.predict import Predictor
+from leanbayes.prediction import Predictor
 from leanbayes.subspace import random_k
 
 

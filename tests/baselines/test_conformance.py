@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
-from leanbayes.predict import Predictor, outputs_of, predict
+from leanbayes.prediction import Predictor, outputs_of, predict
 from tests.baselines.conformance import CASES
 
 Build = Callable[[torch.dtype], Predictor]

@@ -4,9 +4,9 @@ from torch import Tensor, nn
 
 from leanbayes.baselines import MCDropout
 from leanbayes.errors import InputError
+from leanbayes.lab.models import resnet18
 from leanbayes.likelihood import Categorical
-from leanbayes.models import resnet18
-from leanbayes.predict import predict
+from leanbayes.prediction import predict
 from leanbayes.train import fit
 from tests.oracles import moments_within_standard_errors
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from leanbayes.baselines import Ensemble, MCDropout, Swag, Temperature
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, UnknownName
-from leanbayes.models import resnet18
-from leanbayes.predict import predict
+from leanbayes.lab.models import resnet18
+from leanbayes.prediction import predict
 
 
 class Convolutional(nn.Module):

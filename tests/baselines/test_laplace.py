@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from leanbayes.baselines import LaplaceApproximation, MCDropout
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
-from leanbayes.predict import predict
+from leanbayes.prediction import predict
 from leanbayes.subspace import everything, layers, random_k, top_k
 from tests.oracles import covariance_within_standard_errors
 

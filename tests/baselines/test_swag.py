@@ -10,7 +10,7 @@ from torch.optim.swa_utils import update_bn
 from leanbayes.baselines import Swag
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Categorical
-from leanbayes.predict import predict
+from leanbayes.prediction import predict
 from leanbayes.train import fit
 from tests.oracles import covariance_within_standard_errors
 

@@ -12,7 +12,7 @@ from leanbayes.baselines import temperature as module
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian
-from leanbayes.predict import predict
+from leanbayes.prediction import predict
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -8,10 +8,10 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution
 
 from leanbayes.kl.pair import TABLE_1, resolve
-from leanbayes.posterior import Family, RandomWeight
-from leanbayes.prior import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, LogisticLaw, RadialLaw, rayleigh, wald
-from tests.posterior.conformance import CASES
-from tests.posterior.oracles import HorseshoeNoise, Noise, nodes, radial_marginal
+from leanbayes.posteriors import Family, RandomWeight
+from leanbayes.priors import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, LogisticLaw, RadialLaw, rayleigh, wald
+from tests.posteriors.conformance import CASES
+from tests.posteriors.oracles import HorseshoeNoise, Noise, nodes, radial_marginal
 
 MEANS, SCALES = [-1.2, 0.4, 2.0], [0.3, 0.8, 0.15]
 

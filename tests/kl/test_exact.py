@@ -23,8 +23,8 @@ from torch.distributions import Normal as TorchNormal
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NoClosedForm
 from leanbayes.kl import Exact, MonteCarlo
-from leanbayes.posterior import Normal, RandomWeight
-from leanbayes.prior import CentredPrior
+from leanbayes.posteriors import Normal, RandomWeight
+from leanbayes.priors import CentredPrior
 from leanbayes.subspace import layers, random_k
 from tests.oracles import normal_kl
 

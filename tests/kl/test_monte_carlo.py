@@ -10,7 +10,7 @@ from torch.distributions import Normal as TorchNormal
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.kl import Exact, MonteCarlo
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from tests.oracles import mean_within_standard_errors
 
 MEANS, SCALES = [-2.0, 0.0, 0.7], [0.3, 1.0, 0.05]

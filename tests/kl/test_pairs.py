@@ -10,7 +10,7 @@ from leanbayes.errors import InputError
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.kl.pair import resolve
 from leanbayes.kl.table import table
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from tests.kl.pairs import FAMILIES, FINITE, MEANS, PRIORS, SCALES, number, quadrature, weight
 
 GROUPS = {name: [prior for family, prior in FINITE if family == name] for name in FAMILIES}

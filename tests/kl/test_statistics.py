@@ -9,7 +9,7 @@ from scipy import stats
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.kl.statistics import accumulated, draws, expected, gather
-from leanbayes.posterior import (
+from leanbayes.posteriors import (
     Erlang,
     Exponential,
     Family,
@@ -24,8 +24,8 @@ from leanbayes.posterior import (
     Wald,
     Weibull,
 )
-from leanbayes.posterior.special import standard_gamma
-from leanbayes.posterior.terms import Statistics, Term, log, power
+from leanbayes.posteriors.special import standard_gamma
+from leanbayes.posteriors.terms import Statistics, Term, log, power
 from tests.kl.pairs import FAMILIES, FINITE, PRIORS, weight
 
 COORDINATES = 20_000

@@ -9,8 +9,8 @@ from leanbayes.errors import InputError
 from leanbayes.kl import MonteCarlo
 from leanbayes.kl.statistics import accumulated
 from leanbayes.kl.taylor import taylor_coefficients, taylor_mean
-from leanbayes.posterior import Form, Normal, RandomWeight
-from leanbayes.posterior.terms import power
+from leanbayes.posteriors import Form, Normal, RandomWeight
+from leanbayes.posteriors.terms import power
 from tests.kl.pairs import FAMILIES, PRIORS, number, quadrature, weight
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from leanbayes._ops import sparse
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
-from leanbayes.ops import sparse
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate import flipout
 from leanbayes.subspace import random_k
 from tests.oracles import covariance_within_standard_errors, mean_within_standard_errors

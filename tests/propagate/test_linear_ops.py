@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.flipout import RULES as FLIPOUT
 from leanbayes.propagate.linear_ops import LINEAR_OPS, along_channels, channel_axis, signs_like

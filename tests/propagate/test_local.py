@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import nn
 
+from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.bayesian import Bayesian
-from leanbayes.ops.safe_sqrt import SafeSqrt
-from leanbayes.posterior import Normal
+from leanbayes.posteriors import Normal
 from leanbayes.subspace import layers, top_k
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
-from leanbayes.posterior import Normal, Radial
+from leanbayes.posteriors import Normal, Radial
 from leanbayes.subspace import random_k
 
 

@@ -91,7 +91,7 @@ def pair() -> tuple[lb.Bayesian, lb.Bayesian]:
     """The same law, with one scale a filter and with one a weight."""
     torch.manual_seed(3)
     model = Net().double()
-    by_filter = lb.Bayesian(model, posterior=lb.Normal(lb.GaussianRho(-1.0, 0.5), per="filter"))
+    by_filter = lb.Bayesian(model, posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-1.0, 0.5), per="filter"))
     by_weight = lb.Bayesian(model)
     with torch.no_grad():
         for (_, few), (_, many) in zip(by_filter.parts(), by_weight.parts(), strict=True):

@@ -3,9 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes._calls import call_with
 from leanbayes.bayesian import Bayesian
-from leanbayes.calls import call_with
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate import PROPAGATIONS
 from leanbayes.propagate.stand_in import StandIn, draw_of
 from leanbayes.subspace import layers

@@ -30,7 +30,7 @@ from leanbayes.subspace import Move, Rewire, plan_move, removal_scores
     ],
 )
 def test_bad_settings_are_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(lb.InputError, match=words):
+    with pytest.raises(lb.errors.InputError, match=words):
         Rewire(**options)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import leanbayes as lb
-from leanbayes.ops.sparse_tensor import SparseTensor
+from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.subspace import dense_name, densify, scatters, sparse_state
 from leanbayes.subspace.storage import keep_layout, make_dense, sparsify
 from tests.subspace.cases import batch, close, moved, network

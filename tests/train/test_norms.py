@@ -36,7 +36,7 @@ def test_a_batch_norm_in_train_mode_hides_the_noise_of_a_bias() -> None:
     """The reason: a shift before it is undone exactly in train mode, and felt in full when the statistics are held."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).double()
-    bnn = lb.Bayesian(model, subspace=lb.layers("0.bias"), posterior=lb.Normal(1.0))
+    bnn = lb.Bayesian(model, subspace=lb.layers("0.bias"), posterior=lb.posteriors.Normal(1.0))
     x = torch.randn(20, 3, dtype=torch.float64)
 
     def spread() -> float:
@@ -69,7 +69,7 @@ def test_where_draws_differ_within_a_batch_a_batch_norm_does_not_hide_the_noise(
     x = 3 * torch.randn(200, 3, dtype=torch.float64)
 
     def deviation(propagate: str) -> float:
-        bnn = lb.Bayesian(model, subspace=lb.layers("0.bias"), posterior=lb.Normal(0.1), propagate=propagate)
+        bnn = lb.Bayesian(model, subspace=lb.layers("0.bias"), posterior=lb.posteriors.Normal(0.1), propagate=propagate)
         return torch.stack([bnn.train()(x) for _ in range(2000)]).std(0).mean().item()
 
     scale = (1 / model[0](x).std(0, correction=0)).mean().item()

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
-from leanbayes.ops import sparse as products
-from leanbayes.ops.sparse_choice import Kernels
+from leanbayes._ops import sparse as products
+from leanbayes._ops.sparse_choice import Kernels
 from leanbayes.subspace import Move, removal_scores, scatters
 from leanbayes.train import rewire as rewire_module
 from leanbayes.train.rewire import Rewirer
@@ -86,7 +86,7 @@ def state_of(model: nn.Module, optimizer: Any) -> dict[str, Any]:
 def test_what_a_move_changes_and_what_it_does_not(
     optimizer: str, bayesian: bool, how: lb.Rewire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = sparse_model(bayesian, prior=lb.CentredPrior(0.1)) if bayesian else sparse_model(bayesian)
+    model = sparse_model(bayesian, prior=lb.priors.CentredPrior(0.1)) if bayesian else sparse_model(bayesian)
     size = {name: len(index) for name, index in indices(model).items()}
     seen: list[int] = []
     passes: list[int] = []
@@ -202,7 +202,7 @@ def test_nothing_moves_before_the_interval_or_after_the_stop() -> None:
     model = sparse_model(False)
     before = indices(model)
 
-    def told(row: lb.Epoch) -> None:
+    def told(row: lb.train.Epoch) -> None:
         steps.append(row.epoch)
         now = indices(model)
         same = all(torch.equal(now[name], before[name]) for name in now)
@@ -414,21 +414,21 @@ def test_what_cannot_move_is_named() -> None:
     def fit(model: nn.Module, **options: Any) -> None:
         lb.fit(model, task(10), likelihood=lb.Categorical(), epochs=1, rewire=lb.Rewire(**options))
 
-    with pytest.raises(lb.InputError, match=r"has none.*make_sparse"):
+    with pytest.raises(lb.errors.InputError, match=r"has none.*make_sparse"):
         fit(small_cnn())
-    with pytest.raises(lb.InputError, match="has none"):
+    with pytest.raises(lb.errors.InputError, match="has none"):
         fit(lb.Bayesian(small_cnn()))
     part = lb.Bayesian(small_cnn(), subspace=lb.sparse(0.3, inside=lb.random_k(0.5)))
-    with pytest.raises(lb.InputError, match=r"only a part.*'3\.weight'"):
+    with pytest.raises(lb.errors.InputError, match=r"only a part.*'3\.weight'"):
         fit(part)
-    with pytest.raises(lb.InputError, match=r"'3\.weight' is not random.*magnitude"):
+    with pytest.raises(lb.errors.InputError, match=r"'3\.weight' is not random.*magnitude"):
         fit(sparse_model(False))
     last = lb.Bayesian(small_cnn(), subspace=lb.sparse(0.3, inside=lb.layers("7")))
-    with pytest.raises(lb.InputError, match=r"'3\.weight' is not random"):
+    with pytest.raises(lb.errors.InputError, match=r"'3\.weight' is not random"):
         fit(last)
     fit(last, removal="magnitude")
-    with pytest.raises(lb.InputError, match=r"LogNormal.*no density"):
-        fit(sparse_model(True, posterior=lb.LogNormal()))
+    with pytest.raises(lb.errors.InputError, match=r"LogNormal.*no density"):
+        fit(sparse_model(True, posterior=lb.posteriors.LogNormal()))
 
 
 def test_frozen_sparse_layers_stay() -> None:
@@ -503,7 +503,7 @@ def test_other_settings_of_a_move_are_another_training(tmp_path: Path) -> None:
     fit(lb.Rewire(every=2))
     fit(lb.Rewire(every=2))
     for other in (lb.Rewire(every=3), None):
-        with pytest.raises(lb.InputError, match="another folder"):
+        with pytest.raises(lb.errors.InputError, match="another folder"):
             fit(other)
 
 

@@ -5,7 +5,7 @@ from leanbayes.baselines.ensemble import Ensemble
 from leanbayes.baselines.laplace import LaplaceApproximation
 from leanbayes.baselines.swag import Swag
 from leanbayes.baselines.temperature import Temperature
-from leanbayes.predict import Predictor
+from leanbayes.prediction import Predictor
 
 __all__ = ["PREDICTORS", "Ensemble", "LaplaceApproximation", "MCDropout", "Swag", "Temperature"]
 

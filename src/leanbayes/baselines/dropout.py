@@ -11,10 +11,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from leanbayes._calls import Inputs, call
 from leanbayes.bayesian import Bayesian
-from leanbayes.calls import Inputs, call
 from leanbayes.errors import InputError
-from leanbayes.predict import Predictor, in_eval
+from leanbayes.prediction import Predictor, in_eval
 
 __all__ = ["MCDropout"]
 

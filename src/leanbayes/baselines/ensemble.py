@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.func import stack_module_state, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from leanbayes._calls import Inputs, call, call_with
 from leanbayes.bayesian import Bayesian, refuse_random_parts
-from leanbayes.calls import Inputs, call, call_with
 from leanbayes.errors import InputError, UnknownName
-from leanbayes.predict import Predictor, in_eval, outputs_of
+from leanbayes.prediction import Predictor, in_eval, outputs_of
 
 __all__ = ["Ensemble"]
 

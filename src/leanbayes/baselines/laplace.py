@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.func import jacrev, vmap
 from torch.utils._pytree import tree_leaves
 
+from leanbayes._calls import Inputs, batch_size, call, call_with, prediction_tensor, split_batch, take
 from leanbayes.bayesian import Bayesian
-from leanbayes.calls import Inputs, batch_size, call, call_with, prediction_tensor, split_batch, take
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Categorical, Gaussian, Likelihood
-from leanbayes.posterior.noise import standard_normal
-from leanbayes.predict import Predictor, in_eval
+from leanbayes.posteriors.noise import standard_normal
+from leanbayes.prediction import Predictor, in_eval
 from leanbayes.subspace.select import Selection, Subspace
 
 __all__ = ["LaplaceApproximation"]

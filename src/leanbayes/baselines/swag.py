@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from leanbayes._calls import Inputs, call, call_with, split_batch
 from leanbayes.bayesian import Bayesian
-from leanbayes.calls import Inputs, call, call_with, split_batch
 from leanbayes.errors import InputError, NonFinite
-from leanbayes.predict import Predictor, in_eval
+from leanbayes.prediction import Predictor, in_eval
 
 __all__ = ["Swag"]
 

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes._calls import Inputs, prediction_tensor, split_batch
 from leanbayes.bayesian import Bayesian, refuse_random_parts
-from leanbayes.calls import Inputs, prediction_tensor, split_batch
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Bernoulli, Categorical, Likelihood
-from leanbayes.predict import Predictor, in_eval, outputs_of
+from leanbayes.prediction import Predictor, in_eval, outputs_of
 
 __all__ = ["Temperature"]
 

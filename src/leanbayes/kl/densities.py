@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
-from leanbayes.posterior.terms import CONSTANT, Number, Term, log, power
-from leanbayes.prior import ErrorLaw, InverseGaussianLaw, LogisticLaw, RadialLaw
+from leanbayes.posteriors.terms import CONSTANT, Number, Term, log, power
+from leanbayes.priors import ErrorLaw, InverseGaussianLaw, LogisticLaw, RadialLaw
 
 __all__ = ["Terms", "growth", "terms_of"]
 

@@ -13,7 +13,7 @@ from leanbayes.errors import NoClosedForm
 from leanbayes.kl.monte_carlo import from_statistics
 from leanbayes.kl.pair import resolve
 from leanbayes.kl.statistics import expected
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 
 __all__ = ["Exact"]
 

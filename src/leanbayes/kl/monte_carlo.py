@@ -13,8 +13,8 @@ from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl.pair import Pair, expectation, finite_priors, resolve
 from leanbayes.kl.statistics import can_sample, draws, gather, standard_error
 from leanbayes.kl.taylor import taylor_mean, taylor_powers
-from leanbayes.posterior import Family, Form, RandomWeight, Statistics
-from leanbayes.posterior.terms import Number, log
+from leanbayes.posteriors import Family, Form, RandomWeight, Statistics
+from leanbayes.posteriors.terms import Number, log
 
 __all__ = ["Estimate", "Method", "MonteCarlo", "from_statistics"]
 

@@ -9,9 +9,9 @@ from torch import Tensor, distributions
 from torch.distributions import Distribution, constraints
 
 from leanbayes.kl.densities import Terms, growth, terms_of
-from leanbayes.posterior import Family, Form, Statistics, Term
-from leanbayes.posterior.terms import Number, log, power
-from leanbayes.prior import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, LogisticLaw, RadialLaw, rayleigh, wald
+from leanbayes.posteriors import Family, Form, Statistics, Term
+from leanbayes.posteriors.terms import Number, log, power
+from leanbayes.priors import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, LogisticLaw, RadialLaw, rayleigh, wald
 
 __all__ = ["TABLE_1", "Pair", "expectation", "finite_priors", "resolve", "statistics_of"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import InputError, UnknownName
-from leanbayes.posterior import Family, Statistics, Term
+from leanbayes.posteriors import Family, Statistics, Term
 
 __all__ = ["accumulated", "can_sample", "draws", "expected", "gather", "standard_error"]
 

@@ -8,7 +8,7 @@ from torch.distributions import Distribution
 
 from leanbayes.kl.pair import TABLE_1, Pair, resolve
 from leanbayes.kl.statistics import can_sample
-from leanbayes.posterior import FAMILIES, Family
+from leanbayes.posteriors import FAMILIES, Family
 
 __all__ = ["Row", "as_markdown", "table"]
 

@@ -9,8 +9,8 @@ from torch.distributions import Distribution
 
 from leanbayes.errors import InputError
 from leanbayes.kl.pair import Pair, expectation
-from leanbayes.posterior import Form, Statistics, Term
-from leanbayes.posterior.terms import power
+from leanbayes.posteriors import Form, Statistics, Term
+from leanbayes.posteriors.terms import power
 
 __all__ = ["taylor_coefficients", "taylor_mean", "taylor_powers"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate import covariance, flipout, local, mirrored, moments, sample
 from leanbayes.propagate.registry import Registry
 

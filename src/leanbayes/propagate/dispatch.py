@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from leanbayes._ops.questions import QUESTIONS
+from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.errors import MissingRule
-from leanbayes.ops.questions import QUESTIONS
-from leanbayes.ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.registry import Registry
 
 __all__ = ["Memory", "apply_rule", "missing", "refuse_kernel"]

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops import sparse
+from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.errors import InputError
-from leanbayes.ops import sparse
-from leanbayes.ops.sparse_tensor import SPARSE_OPS, SparseTensor
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.linear_ops import (
     LINEAR_OPS,
     Operation,

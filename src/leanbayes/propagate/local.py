@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops import sparse
-from leanbayes.ops.safe_sqrt import SafeSqrt, draw_normal
-from leanbayes.ops.sparse_tensor import SPARSE_OPS, SparseTensor
-from leanbayes.posterior import RandomWeight
+from leanbayes._ops import sparse
+from leanbayes._ops.safe_sqrt import SafeSqrt, draw_normal
+from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.linear_ops import (
     LINEAR_OPS,
     Operation,

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, plain_input, weight_of
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.stand_in import make_stand_in

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import InputError
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, channel_axis, plain_input
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.stand_in import StandIn, make_stand_in

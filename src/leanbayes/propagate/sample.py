@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 
 __all__ = ["stand_in"]
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from leanbayes.ops.questions import QUESTIONS
-from leanbayes.ops.sparse_tensor import SparseTensor
-from leanbayes.posterior import RandomWeight
+from leanbayes._ops.questions import QUESTIONS
+from leanbayes._ops.sparse_tensor import SparseTensor
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.registry import Registry
 
 __all__ = ["StandIn", "draw_of", "make_stand_in"]

@@ -2,6 +2,7 @@
 
 from leanbayes.subspace.removal import REMOVAL, overlap, removal_scores
 from leanbayes.subspace.rewire import Move, Rewire, plan_move
+from leanbayes.subspace.scores import sensitivity
 from leanbayes.subspace.select import (
     Slot,
     Subspace,
@@ -13,8 +14,7 @@ from leanbayes.subspace.select import (
     slots_of,
     top_k,
 )
-from leanbayes.subspace.sensitivity import sensitivity
-from leanbayes.subspace.sparse import make_sparse, sparse
+from leanbayes.subspace.sparse_subspace import make_sparse, sparse
 from leanbayes.subspace.storage import Scatter, dense_name, densify, scatters, sparse_state
 from leanbayes.subspace.summary import Summary, TensorSummary
 

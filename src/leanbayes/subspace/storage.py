@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from leanbayes.ops.sparse import batch_innermost
-from leanbayes.ops.sparse_tensor import SparseTensor
+from leanbayes._ops.sparse import batch_innermost
+from leanbayes._ops.sparse_tensor import SparseTensor
 
 __all__ = ["Scatter", "dense_name", "densify", "keep_layout", "make_dense", "scatters", "sparse_state", "sparsify"]
 

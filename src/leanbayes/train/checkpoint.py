@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from leanbayes._files import read_tensors, write_tensors
 from leanbayes.errors import FileError, ForeignFile, InputError
-from leanbayes.files import read_tensors, write_tensors
 
 __all__ = ["FORMAT", "Checkpoints", "Training", "module_state", "seed_all"]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from leanbayes._ops.sparse import watching
 from leanbayes.bayesian import Bayesian, Coordinates
 from leanbayes.errors import InputError
-from leanbayes.ops.sparse import watching
 from leanbayes.subspace import dense_name, scatters
 from leanbayes.subspace.rewire import Move, Rewire, plan_move
 

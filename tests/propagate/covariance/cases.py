@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate.covariance import CovarianceTensor, Setting, full
 
 

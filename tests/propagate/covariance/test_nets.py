@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 import leanbayes as lb
-from leanbayes.covariance import covariance
+from leanbayes._covariance import covariance
 from leanbayes.errors import InputError, MissingRule, ShapeMismatch
-from leanbayes.models import mlp
+from leanbayes.lab.models import mlp
 from tests.oracles import covariance_within_standard_errors
 
 
@@ -50,7 +50,7 @@ def test_a_linear_net_is_exact() -> None:
     model = nn.Sequential(
         nn.Conv1d(2, 3, 2), nn.AvgPool1d(2, 1), nn.Flatten(), nn.Linear(6, 4), nn.Linear(4, 2)
     ).double()
-    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.5)), torch.randn(1, 2, 4, dtype=torch.float64)
+    bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.5)), torch.randn(1, 2, 4, dtype=torch.float64)
     with torch.no_grad():
         mean, found = covariance(bnn, x)
     assert torch.equal(mean, model(x))
@@ -59,7 +59,10 @@ def test_a_linear_net_is_exact() -> None:
 
 
 def test_one_layer_to_the_last_digit() -> None:
-    bnn, x = lb.Bayesian(nn.Conv2d(2, 3, 2).double(), posterior=lb.Normal(0.3)), torch.randn(1, 2, 3, 3).double()
+    bnn, x = (
+        lb.Bayesian(nn.Conv2d(2, 3, 2).double(), posterior=lb.posteriors.Normal(0.3)),
+        torch.randn(1, 2, 3, 3).double(),
+    )
     noisy = covariance(bnn, x, input_variance=0.2)[1]
     for row, found in zip(x, noisy, strict=True):
 
@@ -74,7 +77,7 @@ def test_one_layer_to_the_last_digit() -> None:
 
 
 def test_it_is_nearer_to_20000_weight_samples_than_either_diagonal() -> None:
-    bnn, x = lb.Bayesian(conv_net(), posterior=lb.Normal(0.1)), torch.randn(4, 1, 8, 8).double()
+    bnn, x = lb.Bayesian(conv_net(), posterior=lb.posteriors.Normal(0.1)), torch.randn(4, 1, 8, 8).double()
     drawn = weight_samples(bnn, x)
     truth = drawn.std(0)
     with torch.no_grad():
@@ -96,14 +99,14 @@ def test_it_is_nearer_to_20000_weight_samples_than_either_diagonal() -> None:
 def test_of_tied_positions_nothing_averages_out() -> None:
     """A constant image: all positions of a filter are one number, whatever is averaged."""
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    found = covariance(lb.Bayesian(model, posterior=lb.Normal(0.3)), torch.ones(1, 1, 6, 6))[1]
-    alone = covariance(lb.Bayesian(model, posterior=lb.Normal(0.3)), torch.ones(1, 1, 3, 3))[1]
+    found = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3)), torch.ones(1, 1, 6, 6))[1]
+    alone = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3)), torch.ones(1, 1, 3, 3))[1]
     torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_an_unmodified_net_with_norms_pools_and_branches_passes(training: bool) -> None:
-    bnn, x = lb.Bayesian(Branch().train(training), posterior=lb.Normal(0.02)), torch.randn(2, 1, 8, 8)
+    bnn, x = lb.Bayesian(Branch().train(training), posterior=lb.posteriors.Normal(0.02)), torch.randn(2, 1, 8, 8)
     mean, found = covariance(bnn, x)
     assert type(mean) is type(found) is Tensor
     assert found.shape == (2, 3, 3)
@@ -117,14 +120,14 @@ def test_an_unmodified_net_with_norms_pools_and_branches_passes(training: bool) 
 def test_as_the_weights_become_sure_it_becomes_the_plain_model(make) -> None:
     model, x = make().double().eval(), torch.randn(2, 1, 8, 8, dtype=torch.float64)
     with torch.no_grad():
-        mean, found = covariance(lb.Bayesian(model, posterior=lb.Normal(1e-9)), x)
+        mean, found = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(1e-9)), x)
         torch.testing.assert_close(mean, model(x), rtol=1e-7, atol=1e-9)
     assert 0 < found.diagonal(dim1=1, dim2=2).max() < 1e-9
 
 
 def test_a_part_of_the_weights_and_held_ones() -> None:
     model, x = mlp(6, 3), torch.randn(4, 6)
-    bnn = lb.Bayesian(model, subspace=lb.layers("5"), posterior=lb.Normal(0.1))
+    bnn = lb.Bayesian(model, subspace=lb.layers("5"), posterior=lb.posteriors.Normal(0.1))
     mean, found = covariance(bnn, x)
     hidden = model[:5](x)
     torch.testing.assert_close(mean, model(x))

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.errors import InputError, MissingRule, NonFinite
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate.covariance import (
     RULES,
     CovarianceTensor,

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
+from leanbayes._ops import moments as ops
 from leanbayes.errors import UnknownName
-from leanbayes.ops import moments as ops
 from leanbayes.propagate.moments import MomentTensor, Setting, boxes, spread
 from tests.propagate.moments.test_layer import NETS, SUBSPACES
 
@@ -123,7 +123,7 @@ def test_sweeps_and_averages_that_are_carried_on_change_nothing(name, subspace, 
     monkeypatch.setattr(ops, "_LEAST", 1)
     monkeypatch.setattr(spread, "_FEWEST_ENTRIES", 1)
     make, shape = NETS[name]
-    bnn = lb.Bayesian(make().eval(), subspace=SUBSPACES[subspace], posterior=lb.Normal(0.1))
+    bnn = lb.Bayesian(make().eval(), subspace=SUBSPACES[subspace], posterior=lb.posteriors.Normal(0.1))
     x = torch.randn(shape)
     exact = copy.deepcopy(bnn).double()
     truth = lb.moments(exact, x.double(), kernels="box", rank=rank)  # with gradients: no sweep keeps averages
@@ -137,7 +137,7 @@ class TestTheOption:
     def net(self) -> tuple[lb.Bayesian, Tensor]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Flatten())
-        return lb.Bayesian(model, posterior=lb.Normal(0.1)), torch.randn(5, 2, 9, 9)
+        return lb.Bayesian(model, posterior=lb.posteriors.Normal(0.1)), torch.randn(5, 2, 9, 9)
 
     def test_by_default_it_is_taken_where_no_gradient_is_recorded(self):
         bnn, x = self.net()

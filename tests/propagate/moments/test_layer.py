@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.models import resnet18
-from leanbayes.ops import moments as ops
+from leanbayes._ops import moments as ops
+from leanbayes.lab.models import resnet18
 from leanbayes.propagate.moments import spread
 
 
@@ -86,7 +86,7 @@ def test_sweeps_and_sparse_products_give_what_the_formulas_give(name, subspace, 
             module.running_var.uniform_(0.5, 2)
             module.weight.data.uniform_(0.5, 2)
             module.bias.data.normal_()
-    bnn = lb.Bayesian(model, subspace=SUBSPACES[subspace], posterior=lb.Normal(0.1))
+    bnn = lb.Bayesian(model, subspace=SUBSPACES[subspace], posterior=lb.posteriors.Normal(0.1))
     x = torch.randn(shape, requires_grad=True)
     exact, x_exact = copy.deepcopy(bnn).double(), x.detach().double().requires_grad_()
     found, truth = (moments_and_gradients(b, v, positions=positions) for b, v in ((bnn, x), (exact, x_exact)))
@@ -103,7 +103,7 @@ def test_batch_norm_of_sequences_has_its_channels_second(length, monkeypatch):
     monkeypatch.setattr(ops, "_LEAST", 1)
     model = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.BatchNorm1d(8)).eval()
     model[1].running_var.uniform_(0.1, 5)
-    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.1)), torch.randn(4, 3, length)
+    bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.1)), torch.randn(4, 3, length)
     with torch.no_grad():
         found, truth = lb.moments(bnn, x), lb.moments(copy.deepcopy(bnn).double(), x.double())
     for one, other in zip(found, truth, strict=True):
@@ -115,7 +115,7 @@ def test_the_backward_pass_of_a_residual_net_keeps_little(monkeypatch):
     monkeypatch.setattr(ops, "_LEAST", 1)
     x = torch.randn(8, 3, 32, 32)
     plain = resnet18(10, 3)
-    bnn = lb.fix_statistics(lb.Bayesian(copy.deepcopy(plain), posterior=lb.Normal(0.01)).train())
+    bnn = lb.fix_statistics(lb.Bayesian(copy.deepcopy(plain), posterior=lb.posteriors.Normal(0.01)).train())
 
     def kept(run, model) -> int:
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}

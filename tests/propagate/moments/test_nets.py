@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.calls import call, prediction_tensor
+from leanbayes._calls import call, prediction_tensor
+from leanbayes._moments import moments
 from leanbayes.errors import InputError, MissingRule, ShapeMismatch, UnknownName
-from leanbayes.models import mlp, resnet18, small_cnn, unet
-from leanbayes.moments import moments
+from leanbayes.lab.models import mlp, resnet18, small_cnn, unet
 from tests.test_breadth import CASES as BREADTH
 
 
@@ -61,7 +61,11 @@ def output_of(name: str):
 @pytest.mark.parametrize("training", [False, True])
 def test_an_unmodified_model_passes(name: str, training: bool) -> None:
     make, inputs = NETS[name]
-    bnn, x, output = lb.Bayesian(make().train(training), posterior=lb.Normal(0.02)), inputs(), output_of(name)
+    bnn, x, output = (
+        lb.Bayesian(make().train(training), posterior=lb.posteriors.Normal(0.02)),
+        inputs(),
+        output_of(name),
+    )
     mean, variance = moments(bnn, x, output=output)
     assert type(mean) is type(variance) is Tensor
     assert mean.shape == variance.shape
@@ -80,7 +84,7 @@ def test_as_the_weights_become_sure_it_becomes_the_plain_model(name: str, order:
     make, inputs = NETS[name]
     model, x, output = make().double().eval(), inputs(), output_of(name)
     x = x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
-    bnn = lb.Bayesian(model, posterior=lb.Normal(1e-9))
+    bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(1e-9))
     with torch.no_grad():
         mean, variance = moments(bnn, x, output=output, order=order)
         plain = output(call(model, x))
@@ -91,7 +95,7 @@ def test_as_the_weights_become_sure_it_becomes_the_plain_model(name: str, order:
 @pytest.mark.parametrize("name", [name for name in NETS if name not in ("attention", "breadth bert")])
 def test_the_other_rows_of_the_batch_do_not_matter(name: str) -> None:
     make, inputs = NETS[name]
-    bnn, x, output = lb.Bayesian(make().eval(), posterior=lb.Normal(0.02)), inputs(), output_of(name)
+    bnn, x, output = lb.Bayesian(make().eval(), posterior=lb.posteriors.Normal(0.02)), inputs(), output_of(name)
     with torch.no_grad():
         both, first = moments(bnn, x, output=output), moments(bnn, x[:1], output=output)
     for one, other in zip(both, first, strict=True):
@@ -100,7 +104,7 @@ def test_the_other_rows_of_the_batch_do_not_matter(name: str) -> None:
 
 def test_an_mlp_agrees_with_20000_weight_samples() -> None:
     model = mlp(8, 4, width=32).double()
-    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.05)), torch.randn(16, 8, dtype=torch.float64)
+    bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.05)), torch.randn(16, 8, dtype=torch.float64)
     with torch.no_grad():
         mean, variance = moments(bnn, x)
         weights = bnn.draw(20_000, generator=torch.Generator().manual_seed(0))
@@ -115,7 +119,7 @@ def test_an_mlp_agrees_with_20000_weight_samples() -> None:
 
 def test_a_linear_model_is_exact_with_and_without_input_noise() -> None:
     model = nn.Linear(3, 2).double()
-    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.3)), torch.randn(5, 3, dtype=torch.float64)
+    bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3)), torch.randn(5, 3, dtype=torch.float64)
     mean, variance = moments(bnn, x)
     assert torch.equal(mean, model(x))
     torch.testing.assert_close(variance, (0.09 * x.square().sum(1) + 0.09)[:, None].expand(5, 2))
@@ -129,7 +133,7 @@ def test_a_linear_model_is_exact_with_and_without_input_noise() -> None:
 def test_a_part_of_the_weights() -> None:
     model = mlp(6, 3)
     x = torch.randn(4, 6)
-    bnn = lb.Bayesian(model, subspace=lb.layers("5"), posterior=lb.Normal(0.1))
+    bnn = lb.Bayesian(model, subspace=lb.layers("5"), posterior=lb.posteriors.Normal(0.1))
     mean, variance = moments(bnn, x)
     hidden = model[:5](x)
     torch.testing.assert_close(mean, model(x))

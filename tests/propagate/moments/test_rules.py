@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import jacrev
 
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.moments import RULES, MomentTensor
 from leanbayes.propagate.moments.gaussian import integrate
 from tests.oracles import moments_within_standard_errors

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes.errors import LeanBayesError, UnknownName
-from leanbayes.posterior import Normal, RandomWeight
+from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate.moments import RULES, MissingRule, MomentTensor, Setting, draw_moments, stand_in
 from tests.oracles import moments_within_standard_errors
 from tests.propagate.moments.cases import random

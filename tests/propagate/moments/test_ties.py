@@ -7,7 +7,7 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.errors import InputError
-from leanbayes.models import mlp
+from leanbayes.lab.models import mlp
 from leanbayes.propagate.moments import MomentTensor, Setting
 from tests.propagate.moments.cases import ALL, propagate, random
 
@@ -200,7 +200,7 @@ def test_a_perceptron_whose_layers_are_aligned_against_samples():
             if hasattr(layer, "weight"):
                 n, m = layer.weight.shape
                 layer.weight += 0.6 * torch.outer(pattern.repeat(n // 4).sign(), pattern.repeat(m // 4).sign()) / m**0.5
-    bnn, x = lb.Bayesian(model, posterior=lb.Normal(0.05)), torch.randn(12, 8).double()
+    bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.05)), torch.randn(12, 8).double()
     with torch.no_grad():
         drawn = bnn.draw(6000, generator=torch.Generator().manual_seed(0))
         run = torch.func.vmap(lambda w: torch.func.functional_call(model, w, (x,)))

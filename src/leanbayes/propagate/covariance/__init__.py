@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.covariance import rules
 from leanbayes.propagate.covariance.joint import correlated, root
 from leanbayes.propagate.covariance.tensor import RULES, CovarianceTensor, Setting, full

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.errors import NonFinite
-from leanbayes.ops.safe_sqrt import SafeSqrt
 
 __all__ = ["correlated", "root"]
 

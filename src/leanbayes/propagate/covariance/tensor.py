@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from leanbayes.errors import InputError
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
 from leanbayes.propagate.registry import Registry
 

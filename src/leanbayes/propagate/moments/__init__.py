@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
+from leanbayes._ops.safe_sqrt import draw_normal
 from leanbayes.errors import MissingRule
-from leanbayes.ops.safe_sqrt import draw_normal
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.moments import rules
 from leanbayes.propagate.moments.tensor import KERNELS, ORDERS, POSITIONS, RULES, MomentTensor, Setting
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanbayes.ops.safe_sqrt import SafeSqrt
+from leanbayes._ops.safe_sqrt import SafeSqrt
 
 __all__ = ["clipped", "exponential_below", "hermite_nodes", "integrate", "rectified", "taylor"]
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.moments import add_turned, pull_back_square, square
+from leanbayes._ops.moments import add_turned, pull_back_square, square
 from leanbayes.propagate.linear_ops import Operation, for_each_axis
 from leanbayes.propagate.moments.spread import Dense, Spread
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops import sparse
-from leanbayes.ops.moments import turned
+from leanbayes._ops import sparse
+from leanbayes._ops.moments import turned
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.tensor import MomentTensor
 from leanbayes.propagate.shared_variance import Shared

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from leanbayes.errors import InputError, UnknownName
-from leanbayes.posterior import RandomWeight
+from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
 from leanbayes.propagate.registry import Registry
 

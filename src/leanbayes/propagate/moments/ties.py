@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leanbayes.ops.safe_sqrt import SafeSqrt
+from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.moments.tensor import Averages, MomentTensor, Ties
 
 __all__ = [

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.safe_sqrt import SafeSqrt
+from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.covariance.gaussian import (
     Rectified,
     hermite_coefficients,

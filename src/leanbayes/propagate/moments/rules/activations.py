@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.moments import rectify, rectify_and_sum
-from leanbayes.ops.safe_sqrt import SafeSqrt
+from leanbayes._ops.moments import rectify, rectify_and_sum
+from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.gaussian import clipped, exponential_below, integrate, rectified, taylor
 from leanbayes.propagate.moments.shared import full_fraction, mix

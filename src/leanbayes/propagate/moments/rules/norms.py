@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.moments import affine
+from leanbayes._ops.moments import affine
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.shared import full_fraction, mix
 from leanbayes.propagate.moments.tensor import RULES, Averages, MomentTensor, first_random, parts_of

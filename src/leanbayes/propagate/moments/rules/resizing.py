@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.ops.safe_sqrt import SafeSqrt
+from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.shared import common_axes, ratio
 from leanbayes.propagate.moments.tensor import RULES, MomentTensor

@@ -1,0 +1,214 @@
+"""Robustness to noise: Gaussian noise added to the inputs, what is still right, and how unsure it makes a predictor.
+
+As 002 has it (Figures 1c and 3, after Dera et al. 2019). The paper does not say what the signal-to-noise ratio is
+relative to; its code takes the variance of the values of each image, and so does this by default.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
+from leanbayes.evaluation.pruning import seeded
+from leanbayes.likelihood import Categorical, Likelihood
+from leanbayes.metrics.quality import accuracy
+from leanbayes.prediction import Prediction, Predictor, predict
+
+__all__ = ["SNRS", "NoiseCurve", "accuracy_under_noise", "add_noise", "noise_curve", "output_variance"]
+
+SNRS = (-6.0, -3.0, 1.0, 5.0, 10.0, 20.0, 40.0)
+"""Decibels; those of 002's code."""
+
+Per = Literal["image", "set"]
+
+
+@dataclass(frozen=True)
+class NoiseCurve:
+    """What a predictor says of a set of inputs, by the signal-to-noise ratio in dB: means over the inputs.
+
+    ``score`` is the accuracy, unless another was asked for. ``variance`` is that of the predicted output over draws
+    (see `output_variance`); ``total``, ``aleatoric`` and ``epistemic`` are as in `Prediction`.
+    """
+
+    snr: Tensor
+    score: Tensor
+    variance: Tensor
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+    @property
+    def normalised(self) -> Tensor:
+        """The variance divided by that at the lowest ratio (002, Figure 3); NaN for a predictor that has none."""
+        return self.variance / self.variance[self.snr.argmin()]
+
+
+def add_noise(x: Tensor, snr_db: float, *, per: Per = "image", generator: torch.Generator | None = None) -> Tensor:
+    """x + n with n ~ N(0, s²) and 10 log₁₀(Var(x)/s²) = ``snr_db``. Values are not clipped.
+
+    Args:
+        x: (N, ...), floating point.
+        snr_db: decibels; infinity adds nothing.
+        per: the variance is that of each image's own values, or of the whole set's. An image of one value throughout
+            has no signal, and gets no noise from its own variance.
+        generator: for the noise, on the device of ``x``.
+
+    >>> x = torch.randn(1, 100_000, generator=torch.Generator().manual_seed(0))
+    >>> round(float((add_noise(x, 10.0) - x).var() / x.var()), 2)
+    0.1
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise InputError(
+            f"noise needs a tensor of floating-point inputs, got {getattr(x, 'dtype', type(x).__name__)}; "
+            "convert images first: x.float() / 255"
+        )
+    if per not in ("image", "set"):
+        raise UnknownName.of("signal", per, ["image", "set"])
+    if x.numel() == 0 or (per == "image" and (x.dim() < 2 or x[0].numel() < 2)):
+        raise ShapeMismatch(
+            f"inputs of shape {tuple(x.shape)} have no variance {'each' if per == 'image' else 'at all'}; "
+            'give (N, ...) with several values each, or per="set"'
+        )
+    if not -math.inf < snr_db <= math.inf:
+        raise InputError(f"snr_db must be a number of decibels or infinity, got {snr_db}")
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    if not torch.isfinite(wide).all():
+        raise NonFinite("the inputs have NaN or infinite values; noise cannot be measured against them")
+    if per == "image":
+        power = wide.flatten(1).var(1, correction=0).view(-1, *[1] * (x.dim() - 1))
+    else:
+        power = wide.var(correction=0)
+    noise = torch.randn(x.shape, dtype=wide.dtype, device=x.device, generator=generator)
+    return (wide + noise * power.sqrt() * 10 ** (-snr_db / 20)).to(x.dtype)
+
+
+def output_variance(samples: Tensor, *, classes: bool = True) -> Tensor:
+    """The variance over draws of what is predicted, one number for each input.
+
+    Of classes (draws, N, C, ...) it is that of the probability of the most probable class, as in 002; of labels and
+    real numbers that of each. Over the pixels, labels or outputs of an input the mean is taken. One draw has none.
+
+    >>> output_variance(torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]]))
+    tensor([0.0200])
+    """
+    if samples.dim() < (3 if classes else 2):
+        raise ShapeMismatch(
+            f"need draws of shape (draws, N, {'C, ' if classes else ''}...), got {tuple(samples.shape)}"
+        )
+    wide = samples.to(torch.promote_types(samples.dtype, torch.float32))
+    variance = wide.var(0) if len(wide) > 1 else torch.zeros_like(wide[0])
+    if classes:
+        variance = variance.gather(1, wide.mean(0).argmax(1, keepdim=True))
+    return variance.flatten(1).mean(1) if variance.dim() > 1 else variance
+
+
+def noise_curve(
+    predictor: nn.Module | Callable[[Tensor], Prediction],
+    x: Tensor,
+    y: Tensor,
+    snrs: Sequence[float] = SNRS,
+    *,
+    likelihood: Likelihood | None = None,
+    samples: int = 32,
+    propagate: str | None = None,
+    per: Per = "image",
+    score: Callable[[Tensor, Tensor], Tensor] = accuracy,
+    batch_size: int | None = None,
+    seed: int = 0,
+) -> NoiseCurve:
+    """Score, output variance and uncertainty against the signal-to-noise ratio of the inputs (002, Figures 1c, 3).
+
+    The noise is the same, but for its scale, at each ratio and for each predictor with this ``seed``: so predictors
+    may be compared pair by pair.
+
+    Args:
+        predictor: whatever `predict` takes, or a function of a batch that gives a `Prediction` with its samples kept.
+        x: inputs (N, ...).
+        y: their targets.
+        snrs: in dB; the output variance is normalised by that of the lowest.
+        likelihood: what outputs mean; `Categorical` by default.
+        samples: draws.
+        propagate: of a `Bayesian`, another propagation than its own: "moments" for 002's.
+        per: see `add_noise`.
+        score: of predicted means and targets, such as `leanbayes.rmse` for real numbers.
+        batch_size: predict in parts of this size.
+        seed: for the noise and for the draws.
+
+    >>> x = torch.eye(3).repeat(50, 1)
+    >>> curve = noise_curve(nn.Identity(), x, x.argmax(1), (-6.0, 60.0))
+    >>> bool(curve.score[0] < curve.score[1] == 1)
+    True
+    """
+    likelihood = likelihood or Categorical()
+    if not len(snrs):
+        raise InputError("give at least one signal-to-noise ratio")
+    if len(x) != len(y):
+        raise ShapeMismatch(f"{len(x)} inputs have {len(y)} targets")
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    random = isinstance(predictor, Bayesian | Predictor)
+
+    def predicted(some: Tensor, source: torch.Generator) -> Prediction:
+        if not isinstance(predictor, nn.Module):
+            return predictor(some)
+        return predict(
+            predictor,
+            some,
+            likelihood=likelihood,
+            samples=samples if random else 1,
+            propagate=propagate,
+            keep_samples=True,
+            generator=source,
+        )
+
+    columns: list[list[float]] = []
+    for snr in snrs:
+        noisy = add_noise(x, snr, per=per, generator=torch.Generator(device=x.device).manual_seed(seed))
+        source, found = seeded(predictor, seed), []
+        variances: list[Tensor] = []
+        for part in noisy.split(batch_size or len(noisy)):
+            one = predicted(part, source)
+            if one.samples is None:
+                raise InputError("the prediction has no samples to take a variance of; predict(..., keep_samples=True)")
+            variances.append(output_variance(one.samples, classes=isinstance(likelihood, Categorical)))
+            found.append((one.mean, one.total, one.aleatoric, one.epistemic))
+        mean, *uncertainties = (torch.cat(parts) for parts in zip(*found, strict=True))
+        values = [score(mean, y.to(mean.device)), torch.cat(variances).double().mean()]
+        columns.append([float(snr), *(float(v) for v in values), *(float(u.double().mean()) for u in uncertainties)])
+    return NoiseCurve(*torch.tensor(columns, dtype=torch.float64).unbind(1))
+
+
+def accuracy_under_noise(
+    predictor: nn.Module | Callable[[Tensor], Prediction],
+    x: Tensor,
+    y: Tensor,
+    snr_db: float = -6.0,
+    *,
+    likelihood: Likelihood | None = None,
+    samples: int = 32,
+    propagate: str | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+) -> float:
+    """The accuracy at one signal-to-noise ratio, by default 002's −6 dB (Figure 1c); arguments as for `noise_curve`.
+
+    >>> accuracy_under_noise(nn.Identity(), torch.eye(3), torch.arange(3), 60.0)
+    1.0
+    """
+    curve = noise_curve(
+        predictor,
+        x,
+        y,
+        (snr_db,),
+        likelihood=likelihood,
+        samples=samples,
+        propagate=propagate,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    return curve.score.item()

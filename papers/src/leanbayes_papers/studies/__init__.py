@@ -1,0 +1,1 @@
+"""One file for each study. A file here that holds an `EXPERIMENT` is found by `leanbayes reproduce`."""

@@ -1,0 +1,272 @@
+"""Elementwise work of moment propagation as single sweeps over memory; float32 on the CPU, else None is returned.
+
+A pass that carries variances has ten elementwise operations where the plain one has one; each would read and write
+memory of its own. The kernels are in `leanbayes._ops.moment_kernels`, compiled at the first use and kept on disk.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanbayes._ops.normal import threads
+
+__all__ = [
+    "add_turned",
+    "affine",
+    "pull_back_square",
+    "rectify",
+    "rectify_and_sum",
+    "square",
+    "turned",
+]
+
+_LEAST = 2**14  # numbers: below, the calls weigh more than the sweeps
+_PIECE = 2**15  # numbers that a thread takes at least
+
+
+Remake = Callable[[], tuple[Tensor, Tensor]]
+
+
+def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tuple[Tensor, Tensor] | None:
+    """Mean and variance of relu(z) for Gaussian z.
+
+    ``remake`` gives the two arguments again: then they are not kept for the backward pass.
+    """
+    if not _fit(mean, variance):
+        return None
+    found: tuple[Tensor, Tensor] = _Rectify.apply(mean, variance, remake)
+    return found
+
+
+def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The same without gradients for images in channels_last, and sums over the positions, (examples, 4, channels).
+
+    Of E = E relu(z), E², Var relu(z) and Cov(z, relu(z)).
+    """
+    if torch.is_grad_enabled() or mean.dim() != 4 or not _fit(mean, variance) or _channels(mean) is None:
+        return None
+    out, sums = (
+        (torch.empty_like(mean), torch.empty_like(mean)),
+        mean.new_zeros(len(mean), 4, mean.shape[1]),
+    )
+    _by_example("rectify_and_sum", [mean, variance], [sums], out)
+    return *out, sums
+
+
+class _Rectify(torch.autograd.Function):
+    @staticmethod
+    def forward(mean: Tensor, variance: Tensor, remake: Remake | None) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        out = torch.empty_like(mean), torch.empty_like(mean)
+        _sweep("rectify", [mean, variance, *out])
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
+        ctx.remake = inputs[2]
+        if ctx.remake is None:
+            ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> tuple[Tensor | None, ...]:
+        mean, variance = ctx.saved_tensors if ctx.remake is None else ctx.remake()
+        out = torch.empty_like(mean), torch.empty_like(mean)
+        _sweep("pull_back_rectify", [mean, variance, _like(of_mean, mean), _like(of_variance, mean), *out])
+        return *out, None
+
+
+def square(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
+    """x² + σ², and for each example and channel Σx, Σx², Σσ² over the positions, (examples, 3, channels); no gradient.
+
+    Channels are the innermost axis in memory: images in channels_last, or tokens.
+    """
+    if not _fit(x, variance) or _channels(x) is None:
+        return None
+    out = torch.empty_like(x)
+    sums = x.new_zeros(x.shape[0], 3, x.shape[1] if x.dim() == 4 else x.shape[-1])
+    _by_example("square", [x, variance, out], [sums])
+    return out, sums
+
+
+def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `square` for x and σ², the latter with ``of_passed`` added."""
+    out = torch.empty_like(x), torch.empty_like(x)
+    tensors = [x, _like(of_second, x), _like(of_passed, x)]
+    _by_example("pull_back_square", tensors, [of_sums.contiguous()], out)
+    return out
+
+
+def turned(x: Tensor) -> Tensor:
+    """Images in channels_last with the batch innermost instead, as `leanbayes._ops.sparse` takes them; no gradient."""
+    if torch.is_grad_enabled() or x.dim() != 4 or not _fit(x) or _channels(x) is None:
+        return x
+    out = x.new_empty(x.shape[1], x.shape[2] * x.shape[3], x.shape[0])
+    _by_positions("turn", [_flat(x).reshape(len(x), -1, x.shape[1]), np.asarray(out)])
+    return out.view(x.shape[1], x.shape[2], x.shape[3], len(x)).movedim(-1, 0)
+
+
+def add_turned(total: Tensor, value: Tensor) -> Tensor:
+    """``total`` in channels_last plus ``value`` with the batch innermost; in place, if no gradient is recorded."""
+    if torch.is_grad_enabled():
+        return total + value
+    inner = value.movedim(0, -1)
+    if total.dim() != 4 or not _fit(total) or _channels(total) is None or not inner.is_contiguous():
+        return total.add_(value)
+    arrays = [
+        np.asarray(inner).reshape(total.shape[1], -1, len(total)),
+        _flat(total).reshape(len(total), -1, total.shape[1]),
+    ]
+    _by_positions("add_turned", arrays)
+    return total
+
+
+def affine(
+    x: Tensor, variance: Tensor, centre: Tensor, on_variance: Tensor, on_square: Tensor, added: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """A·σ² + B·(x − m)² + D with m, A, B and D for each channel: the variance after a norm with a random gain.
+
+    And for each example and channel Σσ² and Σ(x − m)² over the positions, (examples, 2, channels).
+    """
+    vectors = (centre, on_variance, on_square, added)
+    if not _fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
+        return None
+    found: tuple[Tensor, Tensor] = _Affine.apply(x, variance, *(vector.contiguous() for vector in vectors))
+    return found
+
+
+class _Affine(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        x: Tensor, variance: Tensor, centre: Tensor, on_variance: Tensor, on_square: Tensor, added: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        out, sums = torch.empty_like(x), x.new_zeros(x.shape[0], 2, len(centre))
+        _by_example("affine", [x, variance], [sums], [out], [centre, on_variance, on_square, added])
+        return out, sums
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Any) -> None:  # noqa: ARG004
+        ctx.save_for_backward(*inputs[:-1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[Tensor, ...]:
+        x, variance, centre, on_variance, on_square = ctx.saved_tensors
+        out = torch.empty_like(x), torch.empty_like(x)
+        sums = x.new_zeros(x.shape[0], 4, len(centre))
+        tensors = [x, variance, _like(gradient, x)]
+        _by_example("pull_back_affine", tensors, [of_sums.contiguous(), sums], out, [centre, on_variance, on_square])
+        of_variance, of_square, of_added, of_x = sums.sum(0)
+        return *out, -of_x, of_variance, of_square, of_added
+
+
+def _channels(x: Tensor) -> int | None:
+    """How many channels lie innermost in memory; None if there are no positions before them."""
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        return x.shape[1]
+    return x.shape[-1] if x.dim() == 3 and x.is_contiguous() else None
+
+
+def _fit(*tensors: Tensor) -> bool:
+    """Whether all are large float32 tensors in main memory with one dense layout."""
+    first = tensors[0]
+    return (
+        first.numel() >= _LEAST
+        and (first.is_contiguous() or (first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)))
+        and all(
+            t.dtype == torch.float32
+            and t.device.type == "cpu"
+            and t.shape == first.shape
+            and t.stride() == first.stride()
+            for t in tensors
+        )
+        and not torch.compiler.is_compiling()
+        and not torch._C._functorch.maybe_current_level()
+    )
+
+
+def _like(value: Tensor, other: Tensor) -> Tensor:
+    """In the layout of the other."""
+    return value if value.stride() == other.stride() else torch.empty_like(other).copy_(value)
+
+
+def _flat(tensor: Tensor) -> Any:
+    inner = tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)
+    return np.asarray(inner.detach()).reshape(-1)
+
+
+def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
+    """Call a kernel on pieces of the tensors, in threads."""
+    from leanbayes._ops import moment_kernels  # numba takes half a second, which small models need not wait for
+
+    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    arrays = [_flat(tensor) for tensor in tensors]
+
+    step = _share(arrays[0].size)
+
+    def piece(start: int) -> None:
+        kernel(*(array[start : start + step] for array in arrays))
+
+    _share_out(piece, range(0, arrays[0].size, step))
+
+
+def _share(numbers: int) -> int:
+    """What a thread takes at a time: four shares each, for a call costs as much as thousands of numbers."""
+    return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
+
+
+def _share_out(work: Callable[[int], None], starts: Sequence[int]) -> None:
+    """Call ``work`` on each start. This thread takes its share: others may wait for a core that torch's still hold."""
+    left = iter(starts)
+
+    def take() -> None:
+        for start in left:
+            work(start)
+
+    helpers = min(torch.get_num_threads(), len(starts)) - 1
+    others = [threads(torch.get_num_threads()).submit(take) for _ in range(helpers)]
+    take()
+    for other in others:
+        if not other.cancel():
+            other.result()
+
+
+def _by_example(
+    name: str,
+    tensors: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    out: Sequence[Tensor] = (),
+    common: Sequence[Tensor] = (),
+) -> None:
+    """Call a kernel on (positions, channels) of each example, in threads: tensors, common, out, and its own rows."""
+    from leanbayes._ops import moment_kernels
+
+    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    channels = _channels(tensors[0])
+    assert channels is not None
+    count = tensors[0].shape[0]
+    arrays, outs = ([_flat(t).reshape(count, -1, channels) for t in group] for group in (tensors, out))
+    shared, own = [np.asarray(t.detach()) for t in common], [np.asarray(t.detach()) for t in rows]
+
+    def examples(start: int) -> None:
+        for n in range(start, min(start + step, count)):
+            kernel(*(a[n] for a in arrays), *shared, *(a[n] for a in outs), *(a[n] for a in own))
+
+    step = max(1, _share(arrays[0].size) // max(arrays[0][0].size, 1))
+    _share_out(examples, range(0, count, step))
+
+
+def _by_positions(name: str, arrays: Sequence[Any]) -> None:
+    """Call a kernel on runs of positions, the middle axis of all arrays, in threads."""
+    from leanbayes._ops import moment_kernels
+
+    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    positions = arrays[0].shape[1]
+    step = max(1, _share(arrays[0].size) * positions // max(arrays[0].size, 1))
+
+    def some(start: int) -> None:
+        kernel(*(array[:, start : start + step] for array in arrays))
+
+    _share_out(some, range(0, positions, step))

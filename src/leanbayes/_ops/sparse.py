@@ -1,0 +1,307 @@
+"""Linear maps and convolutions by a weight of which only the non-zeros are stored (004, eq. 4, 5).
+
+A weight is its ``shape``, the sorted flat ``index`` of its non-zeros, and their values: means, or means and variances.
+What is zero is not multiplied, so that an infinite input does not reach an output through a zero.
+
+The sums run over memory with the batch innermost. The results have the usual shape and these strides, which torch's
+elementwise operations keep: a chain of layers changes its layout only at the two ends (`batch_innermost`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose
+from leanbayes._ops.sparse_plan import Axis, Geometry
+from leanbayes._ops.sparse_products import SparseProduct, in_autocast, innermost
+from leanbayes.errors import InputError, ShapeMismatch, UnknownName
+
+__all__ = ["batch_innermost", "conv", "conv_moments", "kernels_for", "linear", "linear_moments", "watch", "watching"]
+
+Sizes = int | tuple[int, ...]
+Watcher = Callable[[], Callable[[Tensor], None]]
+_WATCHED: ContextVar[Mapping[int, Watcher]] = ContextVar("watched", default={})  # noqa: B039 - never changed
+_DENSE_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def batch_innermost(x: Tensor) -> Tensor:
+    """The same tensor with its first axis innermost in memory; no copy if it is so already.
+
+    >>> batch_innermost(torch.zeros(8, 3, 5, 5)).stride()
+    (1, 200, 40, 8)
+    """
+    return innermost(x).movedim(-1, 0)
+
+
+def linear(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, kernel: str = "auto") -> Tensor:
+    """x Wᵀ.
+
+    >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([1, 2]), (2, 2), torch.tensor([10.0, 5.0]))
+    tensor([[20.,  5.]])
+
+    Args:
+        x: (…, inputs).
+        index: of the non-zeros in the flattened weight, sorted.
+        shape: of the weight, (outputs, inputs).
+        mean: one value for each non-zero.
+        kernel: "auto" chooses by `kernels_for`; "numba", "csr" and "dense" force one.
+    """
+    return _linear(x, index, shape, mean, None, kernel)[0]
+
+
+def linear_moments(
+    x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor, kernel: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Mean x μᵀ and variance x² σ²ᵀ of the output, in one sweep over the non-zeros (004, eq. 4)."""
+    result = _linear(x, index, shape, mean, variance, kernel)
+    return result[0], result[1]
+
+
+def conv(
+    x: Tensor,
+    index: Tensor,
+    shape: tuple[int, ...],
+    mean: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    kernel: str = "auto",
+) -> Tensor:
+    """x ∗ W, for a weight of rank 1, 2 or 3 in space: as `torch.nn.functional.conv2d`, without a bias.
+
+    >>> x, index = torch.ones(1, 1, 3, 3), torch.tensor([0, 4])
+    >>> conv(x, index, (1, 1, 3, 3), torch.tensor([1.0, 10.0]), padding=1)
+    tensor([[[[10., 10., 10.],
+              [10., 11., 11.],
+              [10., 11., 11.]]]])
+
+    Args:
+        x: (batch, inputs, …) or (inputs, …).
+        index: of the non-zeros in the flattened weight, sorted.
+        shape: of the weight, (outputs, inputs / groups, …).
+        mean: one value for each non-zero.
+        stride: one number, or one for each axis.
+        padding: the same, or "same" or "valid".
+        dilation: as ``stride``.
+        groups: of channels that do not meet.
+        kernel: "auto" chooses by `kernels_for`; "numba" and "dense" force one.
+    """
+    return _conv(x, index, shape, mean, None, stride, padding, dilation, groups, kernel)[0]
+
+
+def conv_moments(
+    x: Tensor,
+    index: Tensor,
+    shape: tuple[int, ...],
+    mean: Tensor,
+    variance: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    kernel: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Mean x ∗ μ and variance x² ∗ σ² of the output, in one sweep over the non-zeros (004, eq. 4)."""
+    result = _conv(x, index, shape, mean, variance, stride, padding, dilation, groups, kernel)
+    return result[0], result[1]
+
+
+@contextmanager
+def watching(watchers: Mapping[int, Watcher]) -> Iterator[None]:
+    """While products are computed inside, their weights are watched.
+
+    ``watchers`` has a function for the ``id`` of an index. It is called at each product, and what it returns is called
+    in the backward pass with the gradient of the whole dense weight, zeros too, which exists for that time only.
+    """
+    token = _WATCHED.set(watchers)
+    try:
+        yield
+    finally:
+        _WATCHED.reset(token)
+
+
+def watch(index: Tensor, result: Tensor, gradient: Callable[[Tensor], Tensor]) -> None:
+    """Tell who watches this index, in the backward pass, what ``gradient`` makes of the gradient of ``result``."""
+    watcher = _WATCHED.get().get(id(index))
+    if watcher is not None and result.requires_grad:
+        tell = watcher()
+        result.register_hook(lambda g: tell(gradient(g)))
+
+
+def kernels_for(
+    x: Tensor,
+    index: Tensor,
+    shape: tuple[int, ...],
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    moments: bool = False,
+) -> Kernels:
+    """Which kernels "auto" chooses: for the forward pass, the gradient of the input and that of the values.
+
+    >>> str(kernels_for(torch.zeros(64, 64, 32, 32), torch.arange(369), (64, 64, 3, 3), padding=1, moments=True))
+    'numba'
+    """
+    if len(shape) == 2:
+        x = x.reshape(-1, x.shape[-1])
+        return choose(x, len(index), _geometry(tuple(shape), (), (), (), (), (), 1), moments)
+    geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
+    return choose(x, len(index), geometry, moments)
+
+
+def _linear(
+    x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor | None, kernel: str
+) -> tuple[Tensor, ...]:
+    x = _cast(x, mean)
+    _check(x, index, shape, mean, variance)
+    if len(shape) != 2 or x.dim() == 0 or x.shape[-1] != shape[1]:
+        raise ShapeMismatch(f"a linear map by a weight of shape {tuple(shape)} cannot take {tuple(x.shape)}")
+    geometry = _geometry(tuple(shape), (), (), (), (), (), 1)
+    flat = x.reshape(-1, shape[1])
+    kernels = _kernels(kernel, flat, len(index), geometry, variance is not None)
+    if kernels == DENSE:
+        results = [F.linear(flat, _dense(mean, index, shape))]
+        if variance is not None:
+            results.append(F.linear(flat.square(), _dense(variance, index, shape)))
+    else:
+        sums = SparseProduct.apply(innermost(flat), mean, variance, index, geometry, kernels)
+        results = [y.squeeze(1).t() for y in sums]
+    watch(index, results[0], lambda g: g.t().to(flat.dtype) @ flat.detach())
+    return tuple(y.reshape(*x.shape[:-1], shape[0]) for y in results)
+
+
+def _conv(
+    x: Tensor,
+    index: Tensor,
+    shape: tuple[int, ...],
+    mean: Tensor,
+    variance: Tensor | None,
+    stride: Sizes,
+    padding: Sizes | str,
+    dilation: Sizes,
+    groups: int,
+    kernel: str,
+) -> tuple[Tensor, ...]:
+    x = _cast(x, mean)
+    _check(x, index, shape, mean, variance)
+    geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
+    rank = len(shape) - 2
+    batch = x if x.dim() == rank + 2 else x.unsqueeze(0)
+    kernels = _kernels(kernel, batch, len(index), geometry, variance is not None)
+    if kernels == DENSE:
+        convolve, options = _DENSE_CONVOLUTIONS[rank], (stride, padding, dilation, groups)
+        results = [convolve(batch, _dense(mean, index, shape), None, *options)]
+        if variance is not None:
+            results.append(convolve(batch.square(), _dense(variance, index, shape), None, *options))
+    else:
+        sums = SparseProduct.apply(innermost(batch), mean, variance, index, geometry, kernels)
+        results = [y.view(shape[0], *geometry.positions[3 - rank :], len(batch)).movedim(-1, 0) for y in sums]
+    watch(index, results[0], lambda g: _dense_gradient(batch.detach(), g.to(batch.dtype), shape, geometry))
+    return tuple(results if x.dim() == rank + 2 else [y.squeeze(0) for y in results])
+
+
+def _kernels(kernel: str, x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
+    if kernel == "auto":
+        return choose(x, non_zeros, geometry, moments)
+    if kernel not in KERNELS:
+        raise UnknownName.of("kernel", kernel, ["auto", *KERNELS])
+    if kernel == "csr" and not geometry.is_linear:
+        raise InputError('the kernel "csr" is for linear maps; choose "auto", "numba" or "dense" for a convolution')
+    return Kernels(kernel, kernel, kernel)
+
+
+def _dense(values: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return values.new_zeros(prod(shape)).index_copy(0, index.long(), values).view(shape)
+
+
+def _dense_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+    rank = len(shape) - 2
+    axes = geometry.axes[3 - rank :]
+    padded = F.pad(x, [size for axis in reversed(axes) for size in (axis.before, axis.after)])
+    steps, gaps, none = [axis.stride for axis in axes], [axis.dilation for axis in axes], [0] * rank
+    like = x.new_empty(1).expand(shape)
+    found: Tensor = torch.ops.aten.convolution_backward(
+        g, padded, like, None, steps, none, gaps, False, none, geometry.groups, [False, True, False]
+    )[1]
+    return found
+
+
+def _cast(x: Tensor, mean: Tensor) -> Tensor:
+    """Under autocast an input comes in the precision of the layer before."""
+    return x.to(mean.dtype) if in_autocast(x) else x
+
+
+def _check(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor | None) -> None:
+    if index.dim() != 1 or index.dtype not in (torch.int32, torch.int64):
+        raise InputError(f"index must be one row of int32 or int64, got {index.dtype} of shape {tuple(index.shape)}")
+    for name, values in (("mean", mean), ("variance", variance)):
+        if values is not None and values.shape != index.shape:
+            raise ShapeMismatch(
+                f"{name} has shape {tuple(values.shape)}, the index of its non-zeros {tuple(index.shape)}"
+            )
+        if values is not None and values.dtype != x.dtype:
+            raise InputError(f"{name} is {values.dtype}, the input {x.dtype}: convert one of them")
+    if len(shape) < 2:
+        raise ShapeMismatch(f"a weight has outputs and inputs, got the shape {tuple(shape)}")
+
+
+def _checked_geometry(
+    x: Tensor, shape: tuple[int, ...], stride: Sizes, padding: Sizes | str, dilation: Sizes, groups: int
+) -> Geometry:
+    rank = len(shape) - 2
+    if rank not in _DENSE_CONVOLUTIONS or x.dim() not in (rank + 1, rank + 2):
+        raise ShapeMismatch(f"a convolution by a weight of shape {tuple(shape)} cannot take {tuple(x.shape)}")
+    if groups < 1 or shape[0] % groups or x.shape[-rank - 1] != shape[1] * groups:
+        raise ShapeMismatch(
+            f"a weight of shape {tuple(shape)} in {groups} groups takes {shape[1] * groups} channels and gives a "
+            f"multiple of {groups}, got {x.shape[-rank - 1]} channels"
+        )
+    strides, dilations = _each(stride, rank), _each(dilation, rank)
+    if padding == "same":
+        if any(s != 1 for s in strides):
+            raise InputError(f'padding "same" needs stride 1, got {stride}')
+        total = [d * (k - 1) for d, k in zip(dilations, shape[2:], strict=True)]
+        before, after = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+    elif isinstance(padding, str):
+        if padding != "valid":
+            raise UnknownName.of("padding", padding, ["same", "valid"])
+        before = after = (0,) * rank
+    else:
+        before = after = _each(padding, rank)
+    if min(*strides, *dilations) < 1 or min(before) < 0:
+        raise InputError(f"stride {stride} and dilation {dilation} must be positive, padding {padding} not negative")
+    return _geometry(tuple(shape), tuple(x.shape[-rank:]), strides, before, after, dilations, groups)
+
+
+def _each(value: Sizes, rank: int) -> tuple[int, ...]:
+    values = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(values) == 1:
+        values *= rank
+    if len(values) != rank:
+        raise InputError(f"got {value} for {rank} axes; give one number, or one for each")
+    return values
+
+
+@lru_cache(1024)
+def _geometry(
+    shape: tuple[int, ...],
+    sizes: tuple[int, ...],
+    stride: tuple[int, ...],
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Geometry:
+    axes = [Axis(*axis) for axis in zip(sizes, shape[2:], stride, before, after, dilation, strict=True)]
+    if any(axis.positions < 1 for axis in axes):
+        raise ShapeMismatch(f"a kernel of shape {shape[2:]} does not fit into an input of {sizes}")
+    first, second, third = [Axis(1)] * (3 - len(axes)) + axes
+    return Geometry(shape[0], shape[1] * groups, groups, (first, second, third))

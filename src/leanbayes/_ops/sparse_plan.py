@@ -1,0 +1,239 @@
+"""The order in which kernels walk the non-zeros of a weight, computed once for each index."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from leanbayes.errors import InputError
+
+__all__ = ["Axis", "Csr", "CsrPlan", "Geometry", "Plan", "Walk", "csr_of", "plan_of"]
+
+_KEPT = 4  # plans for one index: as many sizes of the input can take turns
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a convolution: output i at tap t reads input i·stride − before + t·dilation."""
+
+    size: int
+    taps: int = 1
+    stride: int = 1
+    before: int = 0
+    after: int = 0
+    dilation: int = 1
+
+    @property
+    def positions(self) -> int:
+        """How many outputs there are along the axis."""
+        return (self.size + self.before + self.after - self.dilation * (self.taps - 1) - 1) // self.stride + 1
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A linear map (three axes of size 1) or a convolution of rank 1, 2 or 3 (with axes of size 1 in front)."""
+
+    outputs: int
+    inputs: int
+    groups: int
+    axes: tuple[Axis, Axis, Axis]
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is one product of matrices."""
+        return self.groups == 1 and self.axes == (Axis(1),) * 3
+
+    @property
+    def dense_products(self) -> int:
+        """How many products the dense operation takes for one input."""
+        return self.outputs * self.inputs // self.groups * prod(self.taps) * prod(self.positions)
+
+    @property
+    def taps(self) -> tuple[int, int, int]:
+        """The kernel's extents."""
+        return self.axes[0].taps, self.axes[1].taps, self.axes[2].taps
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The input's extents."""
+        return self.axes[0].size, self.axes[1].size, self.axes[2].size
+
+    @property
+    def positions(self) -> tuple[int, int, int]:
+        """The output's extents."""
+        return self.axes[0].positions, self.axes[1].positions, self.axes[2].positions
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The non-zeros by target channel and tap, and where each finds its source: the arguments of a kernel."""
+
+    order: Tensor  # which value stands at each place
+    pointer: Any
+    offset: Any
+    tables: tuple[Any, Any, Any]
+    taps: tuple[int, int, int]
+    sizes: tuple[int, int, int]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """In the order of `leanbayes._ops.sparse_kernels.gather`."""
+        return self.pointer, self.offset, *self.tables, self.taps, self.sizes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Forward from input to output, backward from output to input."""
+
+    geometry: Geometry
+    forward: Walk
+    backward: Walk
+    reach: Any
+
+
+@dataclass(frozen=True)
+class Csr:
+    """A matrix by rows, as torch stores it; ``order`` None if the values are by rows already."""
+
+    order: Tensor | None
+    rows: Tensor
+    columns: Tensor
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CsrPlan:
+    """The weight, and the weight transposed."""
+
+    forward: Csr
+    backward: Csr
+
+
+_PLANS: Any = WeakTensorKeyDictionary()
+_LOCK = Lock()
+
+
+def plan_of(index: Tensor, geometry: Geometry) -> Plan:
+    """The plan for numba's kernels, computed anew only when the index or the geometry is a new one."""
+    plan: Plan = _kept(index, geometry, _plan)
+    return plan
+
+
+def csr_of(index: Tensor, geometry: Geometry) -> CsrPlan:
+    """The same for torch's sparse matrices, without a copy to the host."""
+    plan: CsrPlan = _kept(index, geometry, _csr_plan)
+    return plan
+
+
+def _kept(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
+    version = 0 if index.is_inference() else index._version
+    with _LOCK:
+        known, plans = _PLANS.get(index, (version, {}))
+        if known != version:  # a change in place makes a new index
+            plans = {}
+        plan = plans.pop((build, geometry), None) or build(index, geometry)
+        plans[build, geometry] = plan  # the latest is last
+        while len(plans) > _KEPT:
+            plans.pop(next(iter(plans)))
+        _PLANS[index] = version, plans
+    return plan
+
+
+def _check(index: Tensor, geometry: Geometry) -> None:
+    """Only where it forces no copy to the host."""
+    size = geometry.outputs * geometry.inputs // geometry.groups * prod(geometry.taps)
+    if index.device.type != "cpu" or not len(index):
+        return
+    if index[0] < 0 or index[-1] >= size or bool((index.diff() <= 0).any()):
+        raise InputError(f"an index must be sorted, have no repeats and be from 0 to {size - 1}; see torch.unique")
+
+
+def _csr_plan(index: Tensor, geometry: Geometry) -> CsrPlan:
+    _check(index, geometry)
+    outputs, inputs = geometry.outputs, geometry.inputs
+    row, column = index.long() // inputs, index.long() % inputs
+    order = torch.argsort(column, stable=True)
+    return CsrPlan(
+        Csr(None, _starts(row, outputs), column.int(), (outputs, inputs)),
+        Csr(order, _starts(column[order], inputs), row[order].int(), (inputs, outputs)),
+    )
+
+
+def _starts(sorted_rows: Tensor, rows: int) -> Tensor:
+    return torch.searchsorted(sorted_rows, torch.arange(rows + 1, device=sorted_rows.device)).int()
+
+
+def _plan(index: Tensor, geometry: Geometry) -> Plan:
+    _check(index, geometry)
+    if max(geometry.inputs * prod(geometry.sizes), geometry.outputs * prod(geometry.positions)) >= 2**31:
+        raise InputError('an activation of 2³¹ numbers for each example is too large here; choose kernel="dense"')
+    per_group, count = geometry.inputs // geometry.groups, prod(geometry.taps)
+    where, tap = np.divmod(np.asarray(index.detach(), dtype=np.int64), count)
+    output, channel = np.divmod(where, per_group)
+    channel += output // (geometry.outputs // geometry.groups) * per_group
+    tap = np.stack(np.unravel_index(tap, geometry.taps))
+    ahead = [_forward_axis(axis) for axis in geometry.axes]
+    back = [_backward_axis(axis) for axis in geometry.axes]
+    reach = np.zeros((3, 2, max(geometry.taps)), np.int64)
+    for i, axis in enumerate(geometry.axes):
+        for t in range(axis.taps):
+            inside = np.flatnonzero(_inside(ahead[i][0][0] + t * axis.dilation, axis.size))
+            reach[i, :, t] = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
+    return Plan(
+        geometry,
+        _walk(output, channel, tap, geometry.outputs, ahead, geometry.taps, geometry.sizes),
+        _walk(channel, output, tap, geometry.inputs, back, geometry.taps, geometry.positions),
+        reach,
+    )
+
+
+def _walk(target: Any, source: Any, tap: Any, targets: int, axes: Any, taps: Any, sizes: Any) -> Walk:
+    tables, shifts, ranks = zip(*axes, strict=True)
+    ranked = np.ravel_multi_index([rank[t] for rank, t in zip(ranks, tap, strict=True)], taps)
+    order = np.lexsort((source, ranked, target))
+    count = prod(taps)
+    pointer = np.zeros(targets * count + 1, np.int64)
+    np.cumsum(np.bincount(target * count + ranked, minlength=targets * count), out=pointer[1:])
+    offset = source * prod(sizes)
+    for shift, t, step in zip(shifts, tap, (sizes[1] * sizes[2], sizes[2], 1), strict=True):
+        offset += shift[t] * step
+    return Walk(torch.from_numpy(order), pointer, offset[order].astype(np.int32), tables, taps, sizes)
+
+
+def _inside(position: Any, size: int) -> Any:
+    return (position >= 0) & (position < size)
+
+
+def _forward_axis(axis: Axis) -> tuple[Any, Any, Any]:
+    """For each output the origin in the input and the taps that stay inside; each tap's shift; the order of taps."""
+    origin = np.arange(axis.positions) * axis.stride - axis.before
+    taps = np.arange(axis.taps)
+    shift = taps * axis.dilation
+    return _table(origin, shift, True, axis.size), shift, taps
+
+
+def _backward_axis(axis: Axis) -> tuple[Any, Any, Any]:
+    """For each input the same over outputs: input j is read by output (j + before − t·dilation)/stride, if whole.
+
+    Taps are sorted by their remainder, so that the taps which meet one input are consecutive.
+    """
+    at, taps = np.arange(axis.size) + axis.before, np.arange(axis.taps)
+    order = np.lexsort((taps, taps * axis.dilation % axis.stride))
+    shift = -(taps * axis.dilation // axis.stride)
+    whole = at[:, None] % axis.stride == (taps * axis.dilation % axis.stride)[order]
+    rank = np.empty_like(order)
+    rank[order] = taps
+    return _table(at // axis.stride, shift[order], whole, axis.positions), shift, rank
+
+
+def _table(origin: Any, shift: Any, allowed: Any, size: int) -> Any:
+    inside = allowed & _inside(origin[:, None] + shift, size)
+    some = inside.any(1)
+    first = np.where(some, inside.argmax(1), 0)
+    return np.stack([origin, first, first + inside.sum(1)]).astype(np.int64)

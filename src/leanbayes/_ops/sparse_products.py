@@ -1,0 +1,254 @@
+"""The products of `leanbayes._ops.sparse` as one differentiable function over activations with the batch innermost."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _disable_current_modes
+
+from leanbayes._ops.sparse_choice import VECTOR, Kernels
+from leanbayes._ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
+
+__all__ = ["SparseProduct", "counting", "in_autocast", "innermost"]
+
+_SMALL = 2**19  # products that are done before a second thread has begun
+_PIECES = 4  # for each thread, so that none waits long for another
+
+
+_COUNTS: list[list[int]] = []
+
+
+@contextmanager
+def counting() -> Iterator[list[int]]:
+    """Collect the floating-point operations of the products inside: two for each multiply and add."""
+    _COUNTS.append([])
+    try:
+        yield _COUNTS[-1]
+    finally:
+        _COUNTS.pop()
+
+
+@contextmanager
+def _counted(flops: int) -> Iterator[None]:
+    """Count this many, and hide the inside from torch's own counter, which takes a sparse matrix for a dense one."""
+    if not _COUNTS:
+        yield
+        return
+    for counts in _COUNTS:
+        counts.append(flops)
+    with _disable_current_modes():
+        yield
+
+
+def in_autocast(x: Tensor) -> bool:
+    """Whether torch would take the products of this tensor in lower precision."""
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+@contextmanager
+def _as_given(x: Tensor, flops: int) -> Iterator[None]:
+    """Inside, torch casts nothing: its sparse products have no lower precision."""
+    casting = torch.autocast(x.device.type, enabled=False) if in_autocast(x) else nullcontext()
+    with casting, _counted(flops):
+        yield
+
+
+def innermost(x: Tensor) -> Tensor:
+    """(batch, channels, …) as (channels, …, batch) in consecutive memory."""
+    last = x.movedim(0, -1)
+    if last.is_contiguous() or x.dim() < 2:
+        return last.contiguous()
+    if x.is_contiguous():  # torch transposes a matrix several times faster than it permutes axes
+        return x.reshape(len(x), -1).t().contiguous().view(last.shape)
+    pixels = x.movedim(1, -1)
+    if pixels.is_contiguous():
+        turned = pixels.reshape(len(x), -1).t().contiguous().view(-1, x.shape[1], len(x))
+        return turned.transpose(0, 1).contiguous().view(last.shape)
+    return last.contiguous()
+
+
+class SparseProduct(torch.autograd.Function):
+    """m = op(x, μ), and v = op(x², σ²) if there are variances (004, eq. 4). It can be differentiated once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, mean: Tensor, variance: Tensor | None, index: Tensor, geometry: Geometry, kernels: Kernels
+    ) -> tuple[Tensor, ...]:
+        """One or two tensors of shape (outputs, positions, batch)."""
+        ctx.save_for_backward(x, mean, variance, index)
+        ctx.geometry, ctx.kernels = geometry, kernels
+        ctx.flops = 2 * len(index) * prod(geometry.positions) * x.shape[-1] * (1 if variance is None else 2)
+        with _as_given(x, ctx.flops):
+            return SparseProduct._product(x, mean, variance, index, geometry, kernels)
+
+    @staticmethod
+    def _product(
+        x: Tensor, mean: Tensor, variance: Tensor | None, index: Tensor, geometry: Geometry, kernels: Kernels
+    ) -> tuple[Tensor, ...]:
+        if kernels.forward == "csr":
+            csr, flat = csr_of(index, geometry).forward, x.view(geometry.inputs, -1)
+            results = [_matrix(csr, mean) @ flat]
+            if variance is not None:
+                results.append(_matrix(csr, variance) @ flat.square())
+            return tuple(y.unsqueeze(1) for y in results)
+        walk = plan_of(index, geometry).forward
+        return _gather(walk, geometry.outputs, geometry.positions, mean, variance, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """For the values 004, eq. 5, and for the input opᵀ(g, μ) + 2x·opᵀ(q, σ²)."""
+        x, mean, variance, index = ctx.saved_tensors
+        g, *rest = (innermost(gradient.movedim(-1, 0)) for gradient in gradients)
+        q = rest[0] if rest else None
+        of_input, of_mean, of_variance = None, None, None
+        if ctx.needs_input_grad[0]:
+            with _as_given(x, ctx.flops):
+                of_input = _input_gradient(ctx.kernels.input, x, mean, variance, index, ctx.geometry, g, q)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            with _as_given(x, ctx.flops):
+                of_mean, of_variance = _value_gradients(ctx.kernels.values, x, index, ctx.geometry, g, q)
+        return of_input, of_mean, of_variance, None, None, None
+
+
+def _input_gradient(
+    kernel: str,
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor | None,
+    index: Tensor,
+    geometry: Geometry,
+    g: Tensor,
+    q: Tensor | None,
+) -> Tensor:
+    if kernel == "numba":
+        walk = plan_of(index, geometry).backward
+        return _gather(walk, geometry.inputs, geometry.sizes, mean, variance, g, q, x)[0].view(x.shape)
+    csr = csr_of(index, geometry).backward
+    result = _matrix(csr, mean) @ g.view(geometry.outputs, -1)
+    if variance is not None and q is not None:
+        result.addcmul_(x.view(result.shape), _matrix(csr, variance) @ q.view(geometry.outputs, -1), value=2)
+    return result.view(x.shape)
+
+
+def _value_gradients(
+    kernel: str, x: Tensor, index: Tensor, geometry: Geometry, g: Tensor, q: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Σ gx and Σ qx² for each non-zero."""
+    if kernel == "numba":
+        return _correlate(index, geometry, x, g, q)
+    csr, flat = csr_of(index, geometry).forward, x.view(geometry.inputs, -1)
+    pattern = _matrix(csr, x.new_zeros(len(index)))
+
+    def at_non_zeros(gradient: Tensor, inputs: Tensor) -> Tensor:
+        left = gradient.view(geometry.outputs, -1)
+        result: Tensor = torch.sparse.sampled_addmm(pattern, left, inputs.t(), beta=0).values()
+        return result
+
+    return at_non_zeros(g, flat), None if q is None else at_non_zeros(q, flat.square())
+
+
+def _matrix(csr: Csr, values: Tensor) -> Tensor:
+    _accept_csr()
+    ordered = values if csr.order is None else values[csr.order]
+    return torch.sparse_csr_tensor(csr.rows, csr.columns, ordered, csr.shape, check_invariants=False)
+
+
+@cache
+def _accept_csr() -> None:
+    """Torch says once in a process that its CSR tensors may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.zeros(1, 1).to_sparse_csr()
+
+
+def _gather(
+    walk: Walk,
+    targets: int,
+    positions: tuple[int, int, int],
+    mean: Tensor,
+    variance: Tensor | None,
+    x: Tensor,
+    y: Tensor | None = None,
+    by: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The sums of `sparse_kernels.gather`, shaped (targets, positions, batch)."""
+    from leanbayes._ops import sparse_kernels  # numba takes half a second, which dense models need not wait for
+
+    batch, y = x.shape[-1], None if variance is None else y
+    by = None if y is None else by
+    missing = VECTOR // x.itemsize - batch
+    if batch and missing > 0:  # a vector must be full
+        padded = [None if tensor is None else F.pad(tensor, (0, missing)) for tensor in (x, y, by)]
+        sums = _gather(walk, targets, positions, mean, variance, padded[0], *padded[1:])  # type: ignore[arg-type]
+        return tuple(values[..., :batch].contiguous() for values in sums)
+    out = x.new_empty(targets, prod(positions), batch)
+    spread = torch.empty_like(out) if variance is not None and y is None else None
+    arguments = [_flat(tensor) for tensor in (x, y, by)]
+    arguments += [None if values is None else _flat(values.detach()[walk.order]) for values in (mean, variance)]
+    arguments += [_flat(tensor) for tensor in (out, spread)]
+    small = len(walk.order) * prod(positions) * batch < _SMALL
+    pieces = 1 if small else _PIECES * torch.get_num_threads()
+    tiles = _cuts(sparse_kernels.tiles(*positions, batch), pieces)
+    channels = _cuts(targets, -(-pieces // max(1, len(tiles))))
+    _share(
+        lambda tile, channel: sparse_kernels.gather(*arguments, *walk.arguments, batch, *tile, *channel),
+        [(tile, channel) for tile in tiles for channel in channels],
+    )
+    return (out,) if spread is None else (out, spread)
+
+
+def _correlate(
+    index: Tensor, geometry: Geometry, x: Tensor, g: Tensor, q: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    from leanbayes._ops import sparse_kernels
+
+    plan, batch = plan_of(index, geometry), x.shape[-1]
+    walk = plan.forward
+    sums = x.new_zeros(1 if q is None else 2, len(index))
+    arguments = [_flat(tensor) for tensor in (x, g, q, sums[0], None if q is None else sums[1])]
+    small = len(index) * prod(geometry.positions) * batch < _SMALL
+    pieces = 1 if small else _PIECES * torch.get_num_threads()
+    if batch:
+        _share(
+            lambda *channel: sparse_kernels.correlate(*arguments, *walk.arguments, batch, plan.reach, *channel),
+            _cuts(geometry.outputs, pieces),
+        )
+    result = torch.empty_like(sums)
+    result[:, walk.order] = sums
+    return result[0], None if q is None else result[1]
+
+
+def _flat(tensor: Tensor | None) -> Any:
+    return None if tensor is None else np.asarray(tensor.detach()).reshape(-1)
+
+
+def _cuts(size: int, pieces: int) -> list[tuple[int, int]]:
+    """0 … size in that many ranges, or fewer if there are fewer numbers."""
+    pieces = min(size, pieces)
+    return [(i * size // pieces, (i + 1) * size // pieces) for i in range(pieces)]
+
+
+def _share(work: Callable[..., None], pieces: list[Any]) -> None:
+    """Do every piece, in as many threads as torch uses."""
+    if len(pieces) <= 1 or torch.get_num_threads() == 1:
+        for piece in pieces:
+            work(*piece)
+        return
+    for _ in _threads(torch.get_num_threads()).map(lambda piece: work(*piece), pieces):
+        pass
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="leanbayes-sparse")

@@ -1,6 +1,0 @@
-"""Methods side by side on one task."""
-
-from leanbayes.compare.arrays import figure_arrays, kind_of
-from leanbayes.compare.compare import Event, compare, is_main_process, judge
-
-__all__ = ["Event", "compare", "figure_arrays", "is_main_process", "judge", "kind_of"]

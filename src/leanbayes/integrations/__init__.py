@@ -1,0 +1,1 @@
+"""Adapters for the tools that people already train with. They are on their way."""

@@ -1,0 +1,60 @@
+"""Data to learn from: data sets by name, the built-in digits, and the user's own folders, arrays and tables."""
+
+from leanbayes.lab.data.arrays import data_dir
+from leanbayes.lab.data.digits import digits, mnist
+from leanbayes.lab.data.lesions import lesions
+from leanbayes.lab.data.lidc import lidc
+from leanbayes.lab.data.named import DataSet, Origin, Remote
+from leanbayes.lab.data.preparation import Kind, Preparation
+from leanbayes.lab.data.rated import Raters, from_raters
+from leanbayes.lab.data.registry import DATA, load_data
+from leanbayes.lab.data.shifts import (
+    CORRUPTIONS,
+    SEVERITIES,
+    Corruption,
+    HeldOut,
+    cached,
+    corrupt,
+    hold_out,
+    rotate,
+    shift,
+)
+from leanbayes.lab.data.source import Examples, Source, likelihood_for, read
+from leanbayes.lab.data.task import Task, length
+from leanbayes.lab.data.toy import cubic
+from leanbayes.lab.data.uci import uci, uci_splits
+
+__all__ = [
+    "CORRUPTIONS",
+    "DATA",
+    "SEVERITIES",
+    "Corruption",
+    "DataSet",
+    "Examples",
+    "HeldOut",
+    "Kind",
+    "Origin",
+    "Preparation",
+    "Raters",
+    "Remote",
+    "Source",
+    "Task",
+    "cached",
+    "corrupt",
+    "cubic",
+    "data_dir",
+    "digits",
+    "from_raters",
+    "hold_out",
+    "length",
+    "lesions",
+    "lidc",
+    "likelihood_for",
+    "load_data",
+    "mnist",
+    "read",
+    "rotate",
+    "shift",
+    "uci",
+    "uci_splits",
+]

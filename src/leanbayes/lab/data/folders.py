@@ -1,0 +1,59 @@
+"""A folder of class folders, with train/, validation/ and test/ above them or without."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from leanbayes.errors import InputError
+from leanbayes.lab.data.images import SUFFIXES, image_files
+from leanbayes.lab.data.splits import complete, split_folders
+
+__all__ = ["class_folders"]
+
+
+def class_folders(path: Path, seed: int) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
+    """Class names in order, and image files with their class for each of the three sets.
+
+    What is not divided by folders is divided by ``seed``, class by class.
+    """
+    tops = split_folders(path)
+    if not tops or not _folders(tops["train"]):  # "train" without folders inside is a class of that name
+        tops = {"train": path}
+    found = {name: _classes(folder) for name, folder in tops.items()}
+    classes = tuple(found["train"])
+    if len(classes) < 2:
+        raise InputError(f"{tops['train']} has one class folder only ({classes[0]}); two or more are needed")
+    for name, by_class in found.items():
+        for unseen in by_class.keys() - set(classes):
+            raise InputError(
+                f"class folder {tops[name] / unseen} is unseen in training, whose classes are {list(classes)}; "
+                "remove it, or add its like to the training set"
+            )
+    return classes, complete(
+        {name: _examples(by_class, classes) for name, by_class in found.items()}, lambda pair: pair[1], seed, path
+    )
+
+
+def _classes(folder: Path) -> dict[str, list[Path]]:
+    """Images by class."""
+    names = _folders(folder)
+    if not names:
+        what = "images but no class folders" if image_files(folder) else "neither class folders nor images"
+        raise InputError(
+            f"{folder} has {what}; put the images of each class in a folder of its own "
+            "(for segmentation, give the folder of masks)"
+        )
+    found = {name: image_files(folder / name) for name in names}
+    for name, files in found.items():
+        if not files:
+            raise InputError(
+                f"class folder {folder / name} has no image ({' '.join(sorted(SUFFIXES))}); add some or remove it"
+            )
+    return found
+
+
+def _folders(path: Path) -> list[str]:
+    return sorted(p.name for p in path.iterdir() if p.is_dir() and not p.name.startswith((".", "__MACOSX")))
+
+
+def _examples(by_class: Mapping[str, list[Path]], classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    return [(file, classes.index(name)) for name, files in by_class.items() for file in files]

@@ -1,0 +1,85 @@
+"""Sparse variational dropout (Molchanov et al. 2017): a log-uniform prior makes weights noise, which are then cut."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.errors import InputError, UnknownName
+from leanbayes.lab.data.task import Task
+from leanbayes.lab.recipes.base import Run, option
+from leanbayes.lab.recipes.variational import Variational
+from leanbayes.objective import Schedule, warm_up
+from leanbayes.priors import LogUniformLaw, PriorLike
+from leanbayes.subspace import Subspace, dense_name, densify, everything, not_norm
+from leanbayes.subspace.sparse_subspace import layers_of
+from leanbayes.subspace.storage import keep_layout, sparsify
+
+__all__ = ["VariationalDropout", "cut"]
+
+
+@dataclass(frozen=True)
+class VariationalDropout(Variational):
+    """Dense training that ends sparse; 004's table 2 compares with it."""
+
+    name = "variational_dropout"
+    threshold: float = option(3.0, "weights with log σ²/μ² above this are cut")
+    prior: str = option("log_uniform", "no other")
+    kl_start: float = option(0.0, "the weight of the KL grows from 0")
+    kl_end: float = option(1.0, "weight of the KL from half of training on")
+    propagate: str = option("local", "sample, local or flipout")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prior != "log_uniform":
+            raise UnknownName.of("prior", self.prior, ["log_uniform"])
+        if self.kl_start:
+            raise InputError(f"the weight of the KL grows from 0 to kl_end; leave kl_start 0, got {self.kl_start}")
+
+    def prior_law(self) -> PriorLike:
+        """1/|w|."""
+        return LogUniformLaw(0.0)
+
+    def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
+        """All but norms, for which a prior at zero makes no sense."""
+        return everything(eligible=not_norm)
+
+    def kl_schedule(self, balanced: float) -> Schedule:  # noqa: ARG002
+        """Warm-up."""
+        return warm_up(0.5, self.kl_end)
+
+    def finished(self, bnn: Bayesian) -> Bayesian:
+        """Without the weights that are noise."""
+        return cut(bnn, self.threshold)
+
+
+def cut(bnn: Bayesian, threshold: float = 3.0) -> Bayesian:
+    """The same network without the weights whose log α = log σ²/μ² is above the threshold, the others stored sparse.
+
+    At least one weight of each layer stays. ``bnn`` itself is left as it was.
+    """
+    weights, model = bnn.weights(), densify(bnn.model)
+    kept: dict[str, Tensor] = {}
+    for name, layer in layers_of(model).items():
+        weight = weights[name]
+        noise = (2 * weight.spread.detach().log() - weight.mean.detach().square().log()).flatten()
+        index = (noise <= max(threshold, float(noise.min()))).nonzero().squeeze(1).to(torch.int32)
+        if len(index) < weight.mean.numel():
+            sparsify(layer, index)
+            kept[name] = index
+    keep_layout(model)
+    made = Bayesian(
+        model,
+        subspace=everything(eligible=not_norm),
+        posterior=bnn.posterior,
+        prior=bnn.prior,
+        propagate=bnn.propagate,
+        kl=bnn.kl_estimator,
+    )
+    raw = {name: parts.rho.detach() for name, parts in bnn.parts()}
+    with torch.no_grad():
+        for name, parts in made.parts():
+            own = dense_name(name)
+            parts.rho.copy_(raw[own].flatten()[kept[own].long()] if own in kept else raw[own])
+    return made

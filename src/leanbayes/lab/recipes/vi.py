@@ -1,0 +1,29 @@
+"""Mean-field variational inference over every weight (Blundell et al. 2015)."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from leanbayes.evaluation.cost import Relative, table_1
+from leanbayes.lab.data.task import Task
+from leanbayes.lab.recipes.base import Run, option
+from leanbayes.lab.recipes.variational import Variational
+from leanbayes.subspace import Subspace, everything
+
+__all__ = ["VI"]
+
+
+@dataclass(frozen=True)
+class VI(Variational):
+    """Every weight random."""
+
+    name = "vi"
+    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
+
+    def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
+        """All of them."""
+        return everything()
+
+    def formula(self) -> Relative:
+        """001, Table 1."""
+        return table_1("vi", samples=self.draws)

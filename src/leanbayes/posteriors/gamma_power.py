@@ -1,0 +1,99 @@
+"""What the positive families share that are powers of Gamma noise: ξ = (bG)^{1/c}, G ~ Gamma(k, 1)."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Set
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leanbayes.errors import InputError
+from leanbayes.posteriors.location_scale import LocationScale
+from leanbayes.posteriors.special import digamma, exponential, polygamma, standard_gamma
+from leanbayes.posteriors.terms import Statistics, Term, log, power
+
+__all__ = ["GammaPower", "gamma_expectation"]
+
+
+@dataclass(frozen=True)
+class GammaPower(LocationScale):
+    """w = μ + σ(ξ − E ξ) with ξ = (bG)^{1/c}; see `LocationScale` for how positive noise becomes a weight.
+
+    log f(ξ) = (ck − 1) log ξ − ξ^c/b + log|c| − k log b − log Γ(k). The sum of M values of ξ^c is b·Gamma(Mk), so the
+    statistics of priors with that power and a logarithm are drawn in one step, whatever M is.
+    """
+
+    symmetric = False
+    positive = True
+
+    @property
+    @abstractmethod
+    def gamma(self) -> tuple[float, float, float]:
+        """(k, b, c)."""
+
+    def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
+        """ξ = (bG)^{1/c}."""
+        k, b, c = self.gamma
+        shape = like.shape if samples is None else (samples, *like.shape)
+        with torch.no_grad():
+            g = exponential(shape, like, generator) if k == 1 else standard_gamma(k, shape, like, generator)
+            return (b * g).pow_(1 / c) if (b, c) != (1, 1) else g
+
+    def log_noise(self, noise: Tensor) -> Tensor:
+        """log f(ξ)."""
+        k, b, c = self.gamma
+        return (c * k - 1) * noise.log() - noise**c / b + self._log_constant()
+
+    def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
+        """E ξ^p = b^{p/c} Γ(k + p/c)/Γ(k), and E log ξ, E log² ξ by digamma functions."""
+        k, b, c = self.gamma
+        return gamma_expectation(term, k, b, c)
+
+    def noise_entropy(self, count: int) -> float:
+        """−E log f(ξ): the mean of ξ^c/b is k."""
+        k, _, c = self.gamma
+        return count * (k - (c * k - 1) * self.expected(log(), 1) - self._log_constant())
+
+    def sampled(
+        self, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
+    ) -> Statistics | None:
+        """Mean ξ^c = bS/M with S ~ Gamma(Mk), and mean log ξ at its expectation given S.
+
+        log ξ only adds a constant to the KL: the gradient has the law of M draws, and the value a smaller variance.
+        The shares of S are Dirichlet and independent of it, so E[log G | S] = log S + ψ(k) − ψ(Mk).
+        """
+        k, b, c = self.gamma
+        if not wanted <= {power(c), log()}:
+            return None
+        with torch.no_grad():
+            total = standard_gamma(samples * k, like.shape, like, generator)
+            logarithm = (total.log() + (math.log(b) + digamma(k) - digamma(samples * k))) / c
+            mean = total * (b / samples)
+            log_density = ((c * k - 1) * logarithm - mean / b).sum() + self._log_constant() * like.numel()
+        return Statistics({power(c): mean, log(): logarithm}, log_density)
+
+    def _log_constant(self) -> float:
+        k, b, c = self.gamma
+        return math.log(abs(c)) - k * math.log(b) - math.lgamma(k)
+
+
+def gamma_expectation(term: Term, k: float, b: float, c: float) -> float:
+    """E[term] of (bG)^{1/c}, infinite where it diverges.
+
+    >>> gamma_expectation(power(2), 3.0, 1.0, 1.0), gamma_expectation(power(-1), 1.0, 1.0, 1.0)
+    (12.0, inf)
+    """
+    if term.kind == "power":
+        p = term.order / c
+        if k + p <= 0:
+            return math.inf
+        if max(k, k + p) < 100:
+            return float(b**p) * math.gamma(k + p) / math.gamma(k)
+        return math.exp(p * math.log(b) + math.lgamma(k + p) - math.lgamma(k))
+    mean = math.log(b) + digamma(k)
+    if term.order == 1:
+        return mean / c
+    if term.order == 2:
+        return (mean**2 + polygamma(1, k)) / c**2
+    raise InputError(f"the expectation of {term} is not known")

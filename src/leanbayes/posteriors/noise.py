@@ -1,0 +1,116 @@
+"""Standard Normal noise: torch's own, or for large CPU tensors that of a kernel that uses every core."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes._ops.normal import draw, fill, has_kernel, pull_back, scale, seed_of, shift
+
+__all__ = ["normal_and_sums", "shifted_normal", "standard_normal"]
+
+
+def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """ξ ~ N(0, 1) with the dtype and device of ``like``, reproducible from ``generator``.
+
+    >>> standard_normal((2, 3), torch.zeros(1), torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3])
+    """
+    if has_kernel(like, math.prod(shape)):
+        return fill(torch.empty(shape), seed_of(generator))
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def shifted_normal(
+    mean: Tensor, spread: Tensor, generator: torch.Generator | None, out: Tensor | None = None
+) -> Tensor:
+    """μ + σξ with the ξ that `standard_normal` would give, which are not stored where a kernel computes them."""
+    if not _all_have_kernels(mean, spread, *([] if out is None else [out])):
+        return torch.addcmul(mean, spread, standard_normal(spread.shape, spread, generator), out=out)
+    if out is not None:
+        return shift(mean, spread, seed_of(generator), out)
+    drawn: Tensor = _Shifted.apply(mean, spread, seed_of(generator))
+    return drawn
+
+
+def normal_and_sums(mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
+    """μ + σξ with σ = softplus(ρ), and (Σμ, Σμ², Σσ², Σ log σ), from which a KL follows.
+
+    One sweep forward and one backward for both; None where there is no kernel for it.
+    """
+    if not _all_have_kernels(mean, rho):
+        return None
+    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, seed_of(generator))
+    return found
+
+
+class _Drawn(torch.autograd.Function):
+    """μ + σξ and the four sums."""
+
+    @staticmethod
+    def forward(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """One sweep."""
+        return draw(mean, rho, seed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
+        """Neither noise nor scales are kept."""
+        ctx.save_for_backward(*inputs[:2])
+        ctx.seed = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor, None]:
+        """g + g₁ + 2μg₂, and gξ + 2σg₃ + g₄/σ times dσ/dρ: one sweep, or torch's operations if differentiated again."""
+        mean, rho = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        if not torch.is_grad_enabled():
+            return *pull_back(gradient, of_sums, mean, rho, ctx.seed), None
+        plain, square, variance, logarithm = of_sums.to(mean.dtype).unbind()
+        spread = F.softplus(rho, threshold=40)
+        of_spread = _Scaled.apply(gradient, ctx.seed) + 2 * variance * spread + logarithm / spread
+        return gradient + plain + 2 * square * mean, of_spread * rho.sigmoid(), None
+
+
+class _Shifted(torch.autograd.Function):
+    """μ + σξ; the gradient with respect to σ is g·ξ, with the same ξ computed once more."""
+
+    @staticmethod
+    def forward(mean: Tensor, spread: Tensor, seed: int) -> Tensor:
+        """One sweep."""
+        return shift(mean, spread, seed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """The seed is all that is kept."""
+        ctx.seed = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        """g and g·ξ."""
+        return gradient, _Scaled.apply(gradient, ctx.seed) if ctx.needs_input_grad[1] else None, None
+
+
+class _Scaled(torch.autograd.Function):
+    """g·ξ, which is linear in g: its gradient is itself."""
+
+    @staticmethod
+    def forward(gradient: Tensor, seed: int) -> Tensor:
+        """One sweep."""
+        return scale(gradient.contiguous(), seed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """The seed is all that is kept."""
+        ctx.seed = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The same noise again."""
+        return _Scaled.apply(gradient, ctx.seed), None
+
+
+def _all_have_kernels(*tensors: Tensor) -> bool:
+    return all(has_kernel(tensor, tensor.numel()) and tensor.is_contiguous() for tensor in tensors)

@@ -1,0 +1,214 @@
+"""Draws of what a model returns, each in the cheapest way found so far."""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.utils._pytree import tree_leaves, tree_map
+
+from leanbayes._calls import Inputs, call, call_with, map_tensors
+from leanbayes._calls import batch_size as size_of
+from leanbayes._covariance import covariance, draw_jointly, roots
+from leanbayes._moments import moments
+from leanbayes.bayesian import Bayesian
+from leanbayes.likelihood import draw_outputs
+from leanbayes.posteriors import RandomWeight
+from leanbayes.prediction.prediction import Predictor, in_eval
+from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate.shared import Diverged, SharedPrefix
+
+__all__ = ["Draws", "outputs_of"]
+
+_SHARE_FROM = 0.05  # of a pass: less than this before the first random weight is not worth keeping
+_SMALL_CALL = 2e-4  # seconds: operations below this are bound by their calls, where vmap may win
+_VMAP_BYTES = 2**28
+
+
+def outputs_of(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None = None) -> Iterator[Any]:
+    """What any model or predictor returns in so many draws: for one predictor that stands on another."""
+    if isinstance(model, Predictor):
+        yield from model.outputs(x, draws, generator)
+        return
+    weights = model.weights() if isinstance(model, Bayesian) else {}
+    source = Draws(
+        model, weights, x, propagate=None, method="auto", generator=generator, output=lambda returned: returned
+    )
+    outputs = source.take(draws)
+    for _ in range(draws):
+        with in_eval(model), torch.no_grad():  # not while the caller has the output
+            out = next(outputs)
+        yield out
+
+
+class Draws:
+    """Outputs of one batch, draw after draw, each in the cheapest way found so far.
+
+    The first draw is recorded to see what precedes the first random weight (`SharedPrefix`), and what the rest costs.
+    The noise of the n-th draw does not depend on how it is computed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: dict[str, RandomWeight],
+        inputs: Inputs,
+        *,
+        propagate: str | None,
+        method: str,
+        generator: torch.Generator | None,
+        output: Callable[[Any], Any],
+    ) -> None:
+        self.model, self.weights, self.inputs = model, weights, inputs
+        self.generator, self.output = generator, output
+        self.propagate = propagate or str(getattr(model, "propagate", ""))
+        self.certain = not isinstance(model, Bayesian) or model._held is not None
+        self.method = method if self.propagate == "sample" else "loop"
+        self.ready: list[Any] = []  # made already, not yet asked for
+        self.noises: list[dict[str, Tensor]] = []  # drawn already, not yet used
+        self.chunk = 0 if self.method == "loop" else 1  # draws at a time; 0: vmap is out of the question
+        self.recorded = False
+        self.prefix: SharedPrefix | None = None
+        self.buffers: dict[str, Tensor] = {}
+        self.moments: tuple[Any, Any] | None = None  # mean and variance (or root of the covariance) of the outputs
+
+    def only(self, inputs: Inputs) -> "Draws":
+        """The same for other inputs; of another number, another way of drawing may be the fastest."""
+        other = copy.copy(self)
+        other.inputs, other.ready, other.recorded, other.prefix, other.moments = inputs, [], False, None, None
+        if self.method != "loop" and size_of(inputs) != size_of(self.inputs):
+            other.chunk = 1
+        return other
+
+    def take(self, count: int) -> Iterator[Any]:
+        """Yield ``count`` outputs."""
+        if isinstance(self.model, Predictor):
+            yield from map(self.output, self.model.outputs(self.inputs, count, self.generator))
+            return
+        for made in range(count):
+            if not self.ready:
+                self._make(count - made)
+            yield self.ready.pop(0)
+
+    def _make(self, wanted: int) -> None:
+        if self.certain:
+            self.ready = [self.output(call(self.model, self.inputs))] * wanted
+        elif self.propagate in ("moments", "covariance"):
+            self._of_moments()
+        elif wanted > 1 and self.method == "vmap":
+            self._vmapped(min(wanted, max(self.chunk, 32)))
+        elif wanted > 1 and self.chunk > 1:
+            self._vmapped(min(wanted, self.chunk))
+        elif wanted > 1 and not self.recorded:
+            self._record(wanted)
+        else:
+            self._one()
+
+    def _record(self, wanted: int) -> None:
+        """The first draw: find the clean prefix, and decide how the others are made."""
+        self.recorded = True
+        assert isinstance(self.model, Bayesian)
+        prefix = SharedPrefix(self.model.model, self.weights, self.inputs)
+        tensors = self._stand_ins()
+        with prefix:
+            out = self._pass(tensors)
+        prefix.finish_recording(out)
+        self.ready.append(map_tensors(torch.clone, out))
+        if prefix.usable and prefix.clean_seconds > _SHARE_FROM * (prefix.clean_seconds + prefix.random_seconds):
+            self.prefix = prefix
+        bound_by_calls = prefix.random_seconds < _SMALL_CALL * prefix.random_calls
+        if self.chunk == 1 and bound_by_calls and wanted > 4:
+            self._try_vmap(wanted - 2, max(2, _VMAP_BYTES // max(prefix.random_bytes, 1)))
+
+    def _try_vmap(self, wanted: int, most: int) -> None:
+        """Time one draw, then a vmapped chunk; the faster way makes the others. The draws of the trial count."""
+        start = self._now()
+        self._one()
+        one = self._now() - start
+        trial = min(wanted, most, 8)
+        start = self._now()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # torch warns where it has no batching rule, and then loops
+                self._vmapped(trial)
+        except (RuntimeError, ValueError, UserWarning):
+            self.chunk = 0
+            return
+        self.chunk = most if self._now() - start < one * trial else 0
+
+    def _of_moments(self) -> None:
+        """One pass for all draws."""
+        jointly = self.propagate == "covariance"
+        if self.moments is None:
+            assert isinstance(self.model, Bayesian)
+            find = covariance if jointly else moments
+            mean, spread = find(self.model, self.inputs, weights=self.weights, output=self.output)
+            self.moments = mean, roots(spread) if jointly else spread
+        self.ready.append((draw_jointly if jointly else draw_outputs)(*self.moments, self.generator))
+
+    def _one(self) -> None:
+        out = self._sharing(self._pass, self._stand_ins())
+        self.ready.append(map_tensors(torch.clone, out))  # a weight or an input would change with the next draw
+
+    def _vmapped(self, count: int) -> None:
+        noises = [self._noise() for _ in range(count)]
+        stacked = {name: w.sample(torch.stack([noise[name] for noise in noises])) for name, w in self.weights.items()}
+        try:
+            self.ready += _unstack(self._sharing(vmap(self._pass, randomness="different"), stacked))
+        except BaseException:
+            self.noises = noises + self.noises  # to be used one by one
+            raise
+
+    def _sharing(self, function: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
+        """Call ``function`` with what is clean answered from the record."""
+        prefix = self.prefix
+        if prefix is None:
+            return function(tensors)
+        states = torch.random.get_rng_state()
+        try:
+            with prefix.replay():
+                out = function(tensors)
+            prefix.check(out)
+        except Diverged:
+            self.prefix = None
+            prefix.restore()
+            torch.random.set_rng_state(states)
+            return function(tensors)
+        self.prefix = prefix if prefix.usable else None
+        return out
+
+    def _pass(self, tensors: dict[str, Tensor]) -> Any:
+        assert isinstance(self.model, Bayesian)
+        network = self.model.model
+        return self.output(call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), self.inputs))
+
+    def _noise(self) -> dict[str, Tensor]:
+        return {name: weight.noise(self.generator) for name, weight in self.weights.items()}
+
+    def _stand_ins(self) -> dict[str, Tensor]:
+        if self.propagate != "sample":
+            make = PROPAGATIONS[self.propagate]
+            return {name: make(weight, self.generator) for name, weight in self.weights.items()}
+        noise = self.noises.pop(0) if self.noises else None
+        for name, weight in self.weights.items():  # only the random coordinates are written anew
+            if name not in self.buffers:
+                self.buffers[name] = weight.mean.clone(memory_format=torch.contiguous_format)
+            if noise is None:
+                weight.draw_into(self.buffers[name], self.generator)
+            else:
+                weight.sample_into(self.buffers[name], noise[name])
+        return self.buffers
+
+    def _now(self) -> float:
+        for device in {weight.mean.device for weight in self.weights.values() if weight.mean.is_cuda}:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+
+def _unstack(stacked: Any) -> Iterator[Any]:
+    for draw in range(len(tree_leaves(stacked)[0])):
+        yield tree_map(lambda leaf, i=draw: leaf[i], stacked)

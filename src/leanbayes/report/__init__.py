@@ -1,6 +1,0 @@
-"""One self-contained page about a comparison, and the table that the command line prints as well."""
-
-from leanbayes.report.page import write_report
-from leanbayes.report.table import Cell, Row, comparison_table, describe
-
-__all__ = ["Cell", "Row", "comparison_table", "describe", "write_report"]

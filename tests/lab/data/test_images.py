@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from leanbayes.errors import InputError
+from leanbayes.lab.data.images import common_shape, read_image
+from tests.lab.data.makers import picture
+
+RAMP = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
+
+
+def test_grey_and_colour_bytes_are_as_in_the_file(tmp_path: Path) -> None:
+    Image.fromarray(RAMP).save(tmp_path / "g.png")
+    assert torch.equal(read_image(tmp_path / "g.png", 1), torch.from_numpy(RAMP)[None])
+    assert torch.equal(read_image(tmp_path / "g.png", 3), torch.from_numpy(RAMP).expand(3, -1, -1))
+    colour = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    Image.fromarray(colour).save(tmp_path / "c.png")
+    assert torch.equal(read_image(tmp_path / "c.png", 3), torch.from_numpy(colour).permute(2, 0, 1))
+    luminance = colour @ np.array([0.299, 0.587, 0.114])
+    assert np.abs(np.asarray(read_image(tmp_path / "c.png", 1)[0]) - luminance).max() <= 1
+
+
+def test_16_bits_keep_their_digits(tmp_path: Path) -> None:
+    deep = np.linspace(0, 65535, 24).astype(np.uint16).reshape(4, 6)
+    for name in ("d.png", "d.tif"):
+        Image.fromarray(deep).save(tmp_path / name)
+        assert common_shape([tmp_path / name], None) == (1, (4, 6))
+        x = read_image(tmp_path / name, 1)
+        np.testing.assert_allclose(np.asarray(x[0]), deep / 65535, atol=1e-7)
+        assert read_image(tmp_path / name, 3).shape == (3, 4, 6)
+        assert read_image(tmp_path / name, 1, (8, 3)).shape == (1, 8, 3)
+
+
+def test_palettes_become_colours(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 1))
+    image.putpalette([255, 0, 0, 0, 0, 255])
+    image.putpixel((1, 0), 1)
+    image.save(tmp_path / "p.png")
+    assert common_shape([tmp_path / "p.png"], None) == (3, (1, 2))
+    assert read_image(tmp_path / "p.png", 3).tolist() == [[[255, 0]], [[0, 0]], [[0, 255]]]
+
+
+def test_transparent_pixels_are_black(tmp_path: Path) -> None:
+    Image.new("RGBA", (2, 2), (200, 100, 50, 0)).save(tmp_path / "t.png")
+    assert read_image(tmp_path / "t.png", 3).sum() == 0
+    Image.new("RGBA", (2, 2), (200, 100, 50, 255)).save(tmp_path / "o.png")
+    assert read_image(tmp_path / "o.png", 3)[:, 0, 0].tolist() == [200, 100, 50]
+    Image.new("LA", (2, 2), (90, 255)).save(tmp_path / "la.png")
+    assert common_shape([tmp_path / "la.png"], None) == (1, (2, 2))
+    assert read_image(tmp_path / "la.png", 1).unique().tolist() == [90]
+
+
+def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
+    Image.fromarray(RAMP > 100).save(tmp_path / "b.png")
+    assert read_image(tmp_path / "b.png", 1).unique().tolist() == [0, 255]
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif", "tif", "webp", "ppm"])
+def test_every_common_format_is_read(tmp_path: Path, suffix: str) -> None:
+    assert read_image(picture(tmp_path / f"a.{suffix}"), 3).shape == (3, 10, 12)
+
+
+def test_resizing_averages(tmp_path: Path) -> None:
+    checks = (np.indices((16, 16)).sum(0) % 2 * 255).astype(np.uint8)
+    Image.fromarray(checks).save(tmp_path / "c.png")
+    small = read_image(tmp_path / "c.png", 1, (4, 4)).float()
+    assert (small - 127.5).abs().max() < 10
+
+
+def test_floating_point_and_stacks_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(RAMP.astype(np.float32)).save(tmp_path / "f.tif")
+    with pytest.raises(InputError, match=r"f.tif holds floating-point numbers"):
+        read_image(tmp_path / "f.tif", 1)
+    Image.fromarray(RAMP).save(tmp_path / "s.tif", save_all=True, append_images=[Image.fromarray(RAMP)])
+    with pytest.raises(InputError, match=r"s.tif holds 2 pictures"):
+        read_image(tmp_path / "s.tif", 1)
+    Image.fromarray(RAMP.astype(np.int32) + 70000).save(tmp_path / "i.tif")
+    with pytest.raises(InputError, match="outside 0 to 65535"):
+        read_image(tmp_path / "i.tif", 1)

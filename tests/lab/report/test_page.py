@@ -1,0 +1,175 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from leanbayes.errors import FileError
+from leanbayes.lab.report import write_report
+from tests.lab.report.fixtures import FAILED, METHODS, TASKS, classes_task, save
+
+VOID = {"meta", "link", "img", "br"}
+FIGURES = {
+    "classes": ["cost", "reliability", "risk", "errors", "shifted", "layers", "sigma", "examples"],
+    "pixels": ["cost", "reliability", "risk", "errors", "layers", "overlays"],
+    "regression": ["cost", "intervals", "layers"],
+}
+
+
+class Page(HTMLParser):
+    """Which elements there are, that they nest, and what they say."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.text = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open and "script" not in self.open:
+            self.text.append(data)
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def edited(tmp_path, change):
+    """The page of a small comparison after ``change(results)``."""
+    record = {
+        "format": 1,
+        "task": {"name": "t"},
+        "methods": [{"name": name, "runs": [{"seed": 0, "metrics": {"nll": v}}]} for name, v in (("a", 1), ("b", 2))],
+    }
+    change(record)
+    return write_report(save(tmp_path, record, {})).read_text()
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_figure_that_the_data_allow_is_there(pages, kind):
+    page = Page(pages[kind].read_text())
+    sections = [attributes["id"] for attributes in page.of("section")]
+    assert [name for name in sections if name not in ("about", "table", "detail", "prices")] == FIGURES[kind]
+    assert len(page.of("figcaption")) == len(FIGURES[kind])
+    assert [link["href"] for link in page.of("a")] == [f"#{name}" for name in sections]
+    for svg in page.of("svg"):
+        assert svg["role"] == "img"
+        assert svg["aria-label"]
+    assert all(image["alt"] for image in page.of("img"))
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_page_is_small_whole_and_fetches_nothing(pages, kind):
+    text = pages[kind].read_text()
+    assert len(text.encode()) < 3e6
+    page = Page(text)
+    for tag, attributes in page.elements:
+        for key in ("src", "href", "xlink:href"):
+            assert attributes.get(key, "#").startswith(("#", "data:")), (tag, attributes)
+    assert not re.findall(r"@import|url\((?!#)", text)
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert not list(pages[kind].parent.glob(".*"))
+
+
+def test_the_same_folder_gives_the_same_bytes(pages, tmp_path):
+    again = write_report(pages["regression"].parent, tmp_path / "again.html")
+    assert again.read_bytes() == pages["regression"].read_bytes()
+
+
+def test_what_was_compared_is_said(pages):
+    words = " ".join(Page(pages["classes"].read_text()).text)
+    said = [*METHODS, FAILED, "digits", "1,200 train", "0, 1, 2", "leanbayes compare classes", "4f1c2ab", "2 cores"]
+    said += ["2025-03-14", "letters (500)", "learning_rate = 0.001", "deterministic vs ensemble", "0.038"]
+    assert [part for part in said if part not in words] == []
+
+
+def test_each_array_can_be_missing(tmp_path):
+    folder = classes_task(tmp_path)
+    save(folder, json.loads((folder / "results.json").read_text()), {})
+    page = Page(write_report(folder).read_text())
+    assert [figure["id"] for figure in page.of("section")][-2:] == ["cost", "layers"]
+
+
+def test_almost_nothing_is_still_a_page(tmp_path):
+    page = Page(edited(tmp_path, lambda record: record.update(methods=[])))
+    assert "0 methods compared on t" in page.text
+    page = Page(edited(tmp_path, lambda record: record.update(methods=[{"name": "a", "error": "no memory"}], task={})))
+    assert [section["id"] for section in page.of("section")] == ["about", "table"]
+    assert ": no memory" in page.text
+
+
+def test_arrays_without_a_finite_value_leave_their_figure_out(tmp_path):
+    nothing = np.full(5, np.nan)
+    arrays = {f"a/{key}": nothing for key in ("confidence", "correct", "entropy", "predicted", "deviation", "truth")}
+    arrays["a/sigma"] = np.full((2, 2), np.nan)
+    record = {"format": 1, "task": {"shifted": {"s": 5}}, "methods": [{"name": "a"}]}
+    page = Page(write_report(save(tmp_path, record, {**arrays, "a/shifted/s/entropy": nothing})).read_text())
+    assert [section["id"] for section in page.of("section")] == ["about"]
+
+
+def test_all_right_answers_and_one_tie_are_drawn(tmp_path):
+    arrays = {"a/confidence": np.ones(4), "a/correct": np.ones(4), "a/entropy": np.zeros(4)}
+    record = {"format": 1, "task": {}, "methods": [{"name": "a"}]}
+    page = Page(write_report(save(tmp_path, record, arrays)).read_text())
+    assert [section["id"] for section in page.of("section")] == ["about", "reliability", "risk", "errors"]
+
+
+def test_pictures_of_different_sizes_are_refused(tmp_path):
+    arrays = {f"a/overlay/{key}": np.zeros((1, 4, 4)) for key in ("image", "truth", "predicted", "entropy")}
+    record = {"format": 1, "task": {}, "methods": [{"name": "a"}]}
+    with pytest.raises(FileError, match="differ in size"):
+        write_report(save(tmp_path, record, {**arrays, "a/overlay/truth": np.zeros((1, 5, 4))}))
+
+
+def test_many_layers_are_cut_and_it_is_said(tmp_path):
+    layers = [{"name": f"layer{i}.{'x' * 40}", "random": i, "size": 50} for i in range(45)]
+    text = edited(tmp_path, lambda record: record["methods"][0].update(layers=layers))
+    assert "24 layers with fewer of them are not drawn" in text
+
+
+def test_columns_with_a_direction_come_first_and_levels_are_details(tmp_path):
+    def change(record):
+        record["better"] = {"nll": "low", "entropy": None, "set@0.9": None, "ood/s/auroc": "high"}
+        for method in record["methods"]:
+            method["runs"][0].update(metrics={"entropy": 1, "nll": 2, "set@0.9": 1, "ood/s/auroc": 1, "none": None})
+
+    buttons = [attributes["aria-label"] for attributes in Page(edited(tmp_path, change)).of("button")]
+    main, detail = ["NLL, lower is better", "Entropy"], ["AUROC, s, higher is better", "set at 0.9"]
+    assert buttons == ["Method", *main, "Method", *detail]
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_page(tmp_path):
+    def change(record):
+        record["methods"][0].update(name="\ud800", layers=[{"name": "\udfff", "random": 1, "size": 2}])
+
+    assert "<h3>?</h3>" in edited(tmp_path, change)
+
+
+def test_markup_in_names_is_text(tmp_path):
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+
+    def change(record):
+        method = record["methods"][0]
+        method.update(name=evil, error=evil, recipe={evil: evil}, layers=[{"name": evil, "random": 1, "size": 2}])
+        method["runs"][0].update(metrics={evil: 1.0, f"ood/{evil}/x": 1.0}, cost={evil: 1.0}, seed=evil)
+        record.update(command=evil, commit=evil, date=evil, machine={evil: evil}, better={evil: evil})
+        record.update(task={"name": evil, "kind": evil, "classes": [evil], "shifted": {evil: evil}})
+        record["tests"] = {"anova": {evil: {"p": 0.5}, "x": {}}, "paired": {"nll": {evil: {"p": 0.5}}}}
+
+    page = Page(edited(tmp_path, change))
+    assert len(page.of("script")) == 1
+    assert not any(key.startswith("on") for _, attributes in page.elements for key in attributes)
+    assert not page.of("img")
+    assert sum(evil in text for text in page.text) >= 15

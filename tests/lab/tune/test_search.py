@@ -1,0 +1,296 @@
+"""A study finds a known optimum, is done once by however many processes, and goes on after a kill."""
+
+import json
+import os
+import pickle
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+from unittest.mock import Mock
+
+import optuna
+import pytest
+
+import leanbayes as lb
+from leanbayes.lab.recipes import RECIPES, Budget
+from leanbayes.lab.tune import tune
+from tests import tasks
+from tests.lab.tune.bowl import BEST, LEAST, SEARCH, SURE, Bowl, nll_at, task, tuned
+
+ROOT = Path(__file__).parents[3]
+ONLY_X = {"x": SEARCH["x"]}
+
+
+@pytest.fixture(autouse=True)
+def _bowl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RECIPES, "bowl", Bowl)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test need not outlive a power cut; a kill it does."""
+
+    def connect(file: Path) -> sqlite3.Connection:
+        connection = sqlite3.connect(file, timeout=60, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
+    monkeypatch.setattr("leanbayes.lab.tune.study._connect", connect)
+
+
+def what(found: dict[str, Any]) -> list[Any]:
+    return [(row["trial"], row["values"], row["value"]) for row in found["trials"] if row["state"] == "done"]
+
+
+# ---------------------------------------------------------------- the search
+
+
+def test_it_finds_the_optimum_without_the_test_set(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "new" / "t.db", 24, search=ONLY_X, out=tmp_path / "tune.json", command="typed")
+    best = found["best"]
+    assert LEAST <= best["value"] < LEAST + 2e-3
+    assert BEST / 2 < best["values"]["x"] < BEST * 2
+    assert best["value"] == min(row["value"] for row in found["trials"])
+    assert [row["trial"] for row in found["trials"]] == list(range(24))
+    later = median(row["value"] - LEAST for row in found["trials"][12:])
+    assert later < median(nll_at(10 ** (power / 100)) - LEAST for power in range(-300, 101)) / 2  # than by chance
+    for row in found["trials"]:
+        assert row["value"] == pytest.approx(nll_at(row["values"]["x"]), abs=1e-6)
+    record = json.loads((tmp_path / "tune.json").read_text())
+    assert record == json.loads(json.dumps(found))
+    assert (record["command"], record["seed"], record["metric"], record["better"]) == ("typed", 0, "nll", "low")
+    assert record["search"] == {"x": "0.001..10.0:log"}
+    assert {"accuracy", "brier", "ece"} <= best["metrics"].keys()
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["t.db", "t.db.lock"]
+
+
+def test_high_is_better_for_accuracy_and_options_are_of_every_kind(tmp_path: Path) -> None:
+    found = tuned(tmp_path / "t.db", 8, metric="accuracy")
+    assert found["better"] == "high"
+    for row in found["trials"]:
+        assert row["value"] == (0.75 if row["values"]["x"] > SURE * 10 ** (-0.1 * (row["values"]["n"] - 1)) else 0.25)
+    assert {row["value"] for row in found["trials"]} == {0.25, 0.75}
+    assert found["best"] == next(row for row in found["trials"] if row["value"] == 0.75)
+    assert {row["values"]["word"] for row in found["trials"]} == {"a", "b"}
+    assert {row["values"]["n"] for row in found["trials"]} == {1, 2, 3}
+
+
+def test_a_real_recipe_prefers_a_small_weight_and_trains_its_plain_start_once(tmp_path: Path) -> None:
+    stages: list[tuple[str, int, int]] = []
+    found = tune(
+        tasks.classes(),
+        "vi:prior=normal,init_scale=0.5",
+        search={"kl_weight": "0.01,100"},
+        storage=tmp_path / "t.db",
+        trials=4,
+        seed=1,
+        budget=Budget(epochs=6, batch_size=30, lr=2e-2),
+        samples=8,
+        watch=lambda *event: stages.append(event),
+    )
+    values = {
+        weight: {row["value"] for row in found["trials"] if row["values"]["kl_weight"] == weight}
+        for weight in (0.01, 100)
+    }
+    assert {len(each) for each in values.values()} == {1}  # the same seed gives the same score
+    assert max(values[0.01]) < min(values[100])
+    assert found["best"]["method"] == "vi:prior=normal,init_scale=0.5,kl_start=0.01,kl_end=0.01"
+    assert [stage for stage, _, _ in stages if stage.endswith("plain")] == ["trial 0, plain"] * 3
+    assert [event for event in stages if event[0] == "trials"] == [("trials", done, 4) for done in range(5)]
+
+
+def test_a_seed_gives_one_search_stopped_or_not_and_nothing_is_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("unpickled")
+
+    whole = tuned(tmp_path / "a.db", 11)
+    assert len({row["method"] for row in whole["trials"]}) == 11
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    for trials in (3, 10, 11):  # the last draw goes by what the storage holds
+        part = tuned(tmp_path / "b.db", trials)
+    assert what(part) == what(whole)
+    assert len(tuned(tmp_path / "b.db", 5)["trials"]) == 11  # fewer than there are: nothing to do
+    other = tuned(tmp_path / "c.db", 2, seed=1)
+    assert not {row["method"] for row in other["trials"]} & {row["method"] for row in whole["trials"]}
+
+
+def test_what_cannot_be_trained_fails_once_and_the_others_go_on(tmp_path: Path) -> None:
+    for _ in range(2):
+        found = tuned(tmp_path / "t.db", 5, "bowl:limit=0.5")
+        states = {row["values"]["x"] > 0.5: row["state"] for row in found["trials"]}
+        assert states == {True: "failed", False: "done"}
+        assert len(found["trials"]) == 5
+        errors = {row["error"] for row in found["trials"] if row["state"] == "failed"}
+        assert all(error.startswith("RuntimeError: x is ") and "\n" not in error for error in errors)
+    nothing = tuned(tmp_path / "u.db", 2, "bowl:limit=0")
+    assert nothing["best"] is None
+
+
+# ---------------------------------------------------------------- processes
+
+
+def test_two_processes_do_each_trial_once_and_one_is_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Up to the tenth, draws depend on the slot alone: so the result must be that of one process, left in peace."""
+    log, storage = tmp_path / "log", tmp_path / "t [1]#.db"
+    method = f"bowl:log={log},seconds=0.05"
+    command = [sys.executable, "-m", "tests.lab.tune.bowl", str(storage), "10", method]
+    other = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"HANG_AT": "5"})
+    request.addfinalizer(lambda: (other.kill(), other.wait()))
+
+    def until(lines: int) -> None:
+        end = time.monotonic() + 100
+        while not log.exists() or log.read_text().count(f"{other.pid} ") < lines:
+            assert other.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    until(2)
+    tuned(storage, 6, method, search=ONLY_X)  # side by side; four are left for the other alone
+    until(5)  # which does not end
+    found = tuned(storage, 10, method, search=ONLY_X)
+    assert sorted(row["state"] for row in found["trials"]) == ["done"] * 9 + ["running"]
+    other.kill()
+    other.wait()
+    assert len(list(tmp_path.glob("*.worker"))) == 1
+    found = tuned(storage, 10, method, search=ONLY_X)
+    assert not list(tmp_path.glob("*.worker"))
+    assert sorted(row["state"] for row in found["trials"]) == ["done"] * 10 + ["killed"]
+    trained = [line.split() for line in log.read_text().splitlines()]
+    assert [pid for pid, _ in trained].count(str(other.pid)) == 5
+    assert sorted(x for _, x in trained) == sorted(str(row["values"]["x"]) for row in found["trials"])
+    assert len({x for _, x in trained}) == 10
+    whole = tuned(tmp_path / "whole.db", 10, search=ONLY_X)
+    assert what(found) == what(whole)
+    assert [slot for slot, _, _ in what(found)] == list(range(10))
+
+
+def test_what_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Bowl, "train", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tuned(tmp_path / "t.db", 2)
+    found = tuned(tmp_path / "t.db", 2)
+    assert [(row["trial"], row["state"]) for row in found["trials"]] == [(0, "killed"), (0, "done"), (1, "done")]
+    assert found["trials"][0]["method"] == found["trials"][1]["method"]
+
+
+# ---------------------------------------------------------------- what is refused, before any training
+
+
+DIFFERENT: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 1}, "seed was 0 and is now 1"),
+    ({"search": {"x": "0.001..10"}}, "search.x was '0.001..10.0:log' and is now '0.001..10.0'; search.n was '1..3'"),
+    ({"method": "bowl:limit=3"}, "recipe.limit was inf and is now 3.0"),
+    ({"metric": "ece"}, "metric was 'nll' and is now 'ece'"),
+    ({"budget": Budget(epochs=2)}, "budget.epochs was 1 and is now 2"),
+    ({"about": {"model": "big"}}, "about.model was None and is now 'big'"),
+]
+
+
+def test_another_study_is_not_gone_on_with(tmp_path: Path) -> None:
+    tuned(tmp_path / "t.db", 1)
+    for change, message in DIFFERENT:
+        with pytest.raises(lb.errors.InputError) as error:
+            tuned(tmp_path / "t.db", 2, **change)
+        assert message in str(error.value)
+    assert len(tuned(tmp_path / "t.db", 1)["trials"]) == 1
+    assert len(tuned(tmp_path / "t.db", 1, study="another", **change)["trials"]) == 1
+
+
+def test_another_task_is_not_gone_on_with(tmp_path: Path) -> None:
+    tuned(tmp_path / "t.db", 1)
+    with pytest.raises(lb.errors.InputError, match=r"task.name was 'bowl' and is now 'blobs'"):
+        tune(tasks.classes(), "bowl", storage=tmp_path / "t.db", search={"x": "1..2"}, trials=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metric": "beauty"}, "unknown metric 'beauty'"),
+        ({"metric": "entropy"}, "neither high nor low"),
+        ({"metric": "rmse"}, "unknown metric of 'bowl' 'rmse'; choose from"),
+        ({"metric": "ood/far/auroc"}, "shifted"),
+        ({"trials": 0}, "at least 1 trial"),
+        ({"samples": 0}, "at least 1 trial and 1 sample"),
+        ({"search": {"n": "0..3"}}, "n must be at least 1, got 0"),
+        ({"search": {}}, "say what to search in bowl"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(lb.errors.InputError, match=message):
+        tuned(tmp_path / "t.db", **{"trials": 1} | options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_that_are_no_study(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database" * 1000)
+    with pytest.raises(lb.errors.ForeignFile, match="text is no study"):
+        tuned(tmp_path / "text", 1)
+    with sqlite3.connect(tmp_path / "other.db") as database:
+        database.execute("CREATE TABLE customers (name TEXT)")
+    database.close()
+    before = (tmp_path / "other.db").read_bytes()
+    with pytest.raises(lb.errors.ForeignFile, match="something else"):
+        tuned(tmp_path / "other.db", 1)
+    assert (tmp_path / "other.db").read_bytes() == before
+    tuned(tmp_path / "t.db", 1)
+    whole = (tmp_path / "t.db").read_bytes()
+    for size in (50, 5000, len(whole) // 2, len(whole) - 4096):
+        (tmp_path / "cut.db").write_bytes(whole[:size])
+        with pytest.raises(lb.errors.FileError, match=r"cut\.db"):
+            tuned(tmp_path / "cut.db", 2)
+    (tmp_path / "empty.db").touch()
+    assert len(tuned(tmp_path / "empty.db", 1)["trials"]) == 1
+    shutil.copy(tmp_path / "t.db", tmp_path / "new.db")
+    database = sqlite3.connect(tmp_path / "new.db")
+    database.execute("UPDATE version_info SET schema_version = 99")
+    database.execute("UPDATE alembic_version SET version_num = 'v99'")
+    database.commit()
+    database.close()
+    with pytest.raises(lb.errors.FileError, match="version of Optuna"):
+        tuned(tmp_path / "new.db", 2)
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.db").mkdir()
+    for storage in (tmp_path / "file" / "t.db", tmp_path / "folder.db"):
+        with pytest.raises(lb.errors.FileError, match="cannot use"):
+            tuned(storage, 1)
+    with pytest.raises(lb.errors.FileError, match="cannot save"):
+        tuned(tmp_path / "t.db", 1, "bowl:log=" + str(tmp_path / "log"), out=tmp_path / "nowhere" / "tune.json")
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_study_of_someone_else(tmp_path: Path) -> None:
+    quiet = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/t.db")
+    study = optuna.create_study(storage=storage, study_name="tune")
+    study.tell(study.ask(), 1.0)
+    storage.engine.dispose()
+    with pytest.raises(lb.errors.ForeignFile, match="not made by leanbayes"):
+        tuned(tmp_path / "t.db", 1)
+    assert optuna.logging.get_verbosity() == optuna.logging.ERROR
+    optuna.logging.set_verbosity(quiet)
+    assert tuned(tmp_path / "t.db", 1, study="mine")["best"] is not None
+
+
+def test_several_processes_of_one_training_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(lb.errors.InputError, match="several times"):
+        tuned(tmp_path / "t.db", 1)
+
+
+def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(lb.errors.InputError, match=r"pip install 'leanbayes\[tune\]'"):
+        tune(task(), "bowl", storage=tmp_path / "t.db", search={"x": "1..2"})

@@ -1,0 +1,134 @@
+"""Verdicts against scipy's paired t-test and intervals, and in every case that a claim can be in."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leanbayes.errors import InputError
+from leanbayes_papers import Claim, Job, Results
+from leanbayes_papers.judge import all_of, beats, gains, matches, summary, within
+
+CLAIM = Claim("001", "figure 1", "words")
+
+
+def results(measure: str = "nll", **methods: list[float]) -> Results:
+    return Results(
+        [
+            (Job(name, "vi", "x", seed), {"metrics": {measure: value}})
+            for name, values in methods.items()
+            for seed, value in enumerate(values)
+        ]
+    )
+
+
+def test_the_interval_is_that_of_the_paired_test_and_covers_at_once_with_bonferroni() -> None:
+    a, b = np.random.default_rng(0).normal(size=(2, 6))
+    gain = b - a  # of nll, low is better
+    verdict = beats(results(a=list(a), b=list(b)), CLAIM, "nll", "a", "b", tests=4)
+    low, high = stats.ttest_rel(b, a).confidence_interval(1 - 0.05 / 4)
+    assert f"{gain.mean():.3g} (98.75 % interval {low:.3g} to {high:.3g}, n = 6)" in verdict.why
+
+
+def test_a_claim_of_more_holds_fails_or_cannot_be_told() -> None:
+    better, same = [1.0, 1.1, 1.2, 1.3], [1.0, 1.1, 1.2001, 1.3001]
+    worse, noisy = [1.5, 1.61, 1.7, 1.81], [0.5, 2.0, 0.7, 1.9]
+    found = results(better=better, same=same, worse=worse, noisy=noisy)
+
+    def answer(a: str, b: str) -> str:
+        return beats(found, CLAIM, "nll", a, b, margin=0.01).answer
+
+    assert answer("better", "worse") == "holds"
+    assert answer("worse", "better") == "does not hold"
+    assert answer("same", "better") == "does not hold"  # a gain so small is none
+    assert answer("better", "noisy") == "not testable here"
+    assert "does not tell" in beats(found, CLAIM, "nll", "better", "noisy").why
+
+
+def test_a_claim_of_no_less_allows_the_margin() -> None:
+    best = [0.90, 0.91, 0.92, 0.93]
+    close, far = [x - 0.004 + d for x, d in zip(best, (0, 1e-4, 0, -1e-4), strict=True)], [x - 0.1 for x in best]
+    wild = [0.5, 1.3, 0.6, 1.2]
+    found = results("accuracy", best=best, close=close, far=far, wild=wild)
+
+    def answer(a: str) -> str:
+        return matches(found, CLAIM, "accuracy", a, "best").answer
+
+    assert [answer(a) for a in ("close", "far", "wild", "best")] == [
+        "holds", "does not hold", "not testable here", "holds",
+    ]  # fmt: skip
+    assert matches(found, CLAIM, "accuracy", "close", "best", margin=0.001).answer == "does not hold"
+
+
+def test_runs_are_paired_by_seed_whatever_their_order_and_lone_ones_left_out() -> None:
+    found = [
+        (Job(m, "vi", "x", seed), {"metrics": {"nll": value}})
+        for m, seed, value in (("a", 2, 3.0), ("a", 0, 1.0), ("a", 7, 9.0), ("b", 0, 1.5), ("b", 2, 3.5), ("b", 1, 0.0))
+    ]
+    assert gains(Results(found), "nll", "a", "b") == {("x", 0): 0.5, ("x", 2): 0.5}
+    assert beats(Results(found), CLAIM, "nll", "a", "b").answer == "holds"
+
+
+def test_several_data_sets_give_one_number_each() -> None:
+    rows = []
+    for number, data in enumerate(("x", "y", "z")):
+        for seed in range(5):
+            rows += [
+                (Job("a", "vi", data, seed), {"metrics": {"nll": 0.0}}),
+                (Job("b", "vi", data, seed), {"metrics": {"nll": number + 0.01 * seed}}),
+            ]
+    low, high = stats.t.interval(0.95, 2, loc=1.02, scale=1 / 3**0.5)  # of 0.02, 1.02, 2.02
+    why = beats(Results(rows), CLAIM, "nll", "a", "b").why
+    assert f"interval {low:.3g} to {high:.3g}, n = 3" in why
+    assert "n = 5" in beats(Results(rows), CLAIM, "nll", "a", "b", data="y").why
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_less_than_two_pairs_have_no_interval(count: int) -> None:
+    found = results(a=[1.0, 2.0][:count], b=[1.0, 2.0])
+    for judge in (beats, matches):
+        verdict = judge(found, CLAIM, "nll", "a", "b")
+        assert verdict.answer == "not testable here"
+        assert f"{count} pairs" in verdict.why
+    assert within(CLAIM, [1.0] * count, 0, 2, "x").answer == "not testable here"
+
+
+def test_directions_and_margins_are_known_or_asked_for() -> None:
+    found = results("colour", a=[1.0, 2.1], b=[3.0, 4.0])
+    with pytest.raises(InputError, match="colour"):
+        beats(found, CLAIM, "colour", "a", "b")
+    with pytest.raises(InputError, match="margin"):
+        beats(found, CLAIM, "colour", "a", "b", direction="high")
+    assert beats(found, CLAIM, "colour", "a", "b", direction="low", margin=0.1).answer == "holds"
+    shifted = results("accuracy@30°", a=[0.9, 0.91], b=[0.5, 0.511])
+    assert beats(shifted, CLAIM, "accuracy@30°", "a", "b").answer == "holds"
+    unseen = results("ood/unseen/auroc", a=[0.9, 0.91], b=[0.5, 0.511])
+    assert beats(unseen, CLAIM, "ood/unseen/auroc", "b", "a").answer == "does not hold"
+
+
+def test_within_asks_for_the_whole_interval() -> None:
+    values = [3.9, 4.0, 4.1, 4.05]
+    assert [within(CLAIM, values, low, high, "x").answer for low, high in ((2, 8), (5, 8), (4, 8), (0, 3))] == [
+        "holds", "does not hold", "not testable here", "does not hold",
+    ]  # fmt: skip
+
+
+def test_all_of_is_as_weak_as_its_weakest_part() -> None:
+    found = results(a=[1.0, 1.1], b=[2.0, 2.1], c=[0.0, 9.0])
+    good, bad = beats(found, CLAIM, "nll", "a", "b"), beats(found, CLAIM, "nll", "b", "a")
+    open_ = beats(found, CLAIM, "nll", "a", "c")
+    assert all_of(CLAIM, [good, good]).answer == "holds"
+    assert all_of(CLAIM, [good, open_]).answer == "not testable here"
+    both = all_of(CLAIM, [good, open_, bad])
+    assert both.answer == "does not hold"
+    assert all(part.why in both.why for part in (good, open_, bad))
+    with pytest.raises(InputError, match="part"):
+        all_of(CLAIM, [])
+
+
+def test_a_summary_has_a_row_for_each_method_and_no_cell_for_what_is_missing() -> None:
+    rows = summary(results(a=[1.0, 2.0, 3.0], b=[5.0]), ["nll", "ece"])
+    assert [row["method"] for row in rows] == ["a", "b"]
+    assert all("ece" not in row for row in rows)
+    assert rows[0]["nll"]["mean"] == 2.0
+    assert rows[0]["nll"]["high"] == pytest.approx(2 + stats.t.ppf(0.975, 2) / 3**0.5)
+    assert rows[1]["nll"]["high"] is None

@@ -1,0 +1,121 @@
+"""The page of claims: every claim once, from the largest size that was run, never from a smoke test."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from leanbayes.errors import ForeignFile
+from leanbayes_papers import EXPERIMENTS, reproduce, write_claims
+from leanbayes_papers.elsewhere import NOT_HERE
+from leanbayes_papers.page import is_current
+from tests.papers import stub
+
+
+def rows(path: Path, words: str) -> list[str]:
+    return [line for line in path.read_text().splitlines() if words in line]
+
+
+def record(top: Path, size: str) -> None:
+    reproduce(stub.experiment(), size, folder=top, out=top / "experiments", cache=top / "cache")
+
+
+def test_without_records_every_claim_is_not_run(tmp_path: Path) -> None:
+    page = write_claims(EXPERIMENTS.values(), tmp_path / "new")
+    assert page == tmp_path / "new" / "claims.md"
+    text = page.read_text()
+    for experiment in EXPERIMENTS.values():
+        assert f"`leanbayes reproduce {experiment.name} --size cpu`" in text
+        for claim in experiment.claims:
+            words = f"{claim.where}: {claim.text}".replace("|", "\\|")
+            (line,) = [line for line in text.splitlines() if f"| {words} |" in line]
+            assert "| not run |" in line
+    assert "ImageNet" in text
+    assert "not testable here" in text
+
+
+def test_the_largest_size_counts_and_a_smoke_test_does_not(tmp_path: Path) -> None:
+    record(tmp_path, "smoke")
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "| not run |" in line
+    record(tmp_path, "cpu")
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "| holds |" in line
+    assert "nll: a against b" in line
+    assert "[`stub`](experiments/stub-cpu.json): `leanbayes reproduce stub --size cpu`" in line
+    record(tmp_path, "paper")
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "--size paper" in line
+
+
+def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
+    record(tmp_path, "cpu")
+    file = tmp_path / "experiments" / "stub-cpu.json"
+    found = json.loads(file.read_text())
+    found["verdicts"] = found["verdicts"][1:]
+    file.write_text(json.dumps(found))
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "| not run |" in line
+
+
+@pytest.mark.parametrize(("part", "name"), [("budget", "epochs"), ("recipes", "a")])
+def test_a_record_whose_settings_have_changed_since_says_so(tmp_path: Path, part: str, name: str) -> None:
+    record(tmp_path, "cpu")
+    warning = "which has other settings by now"
+    assert warning not in write_claims([stub.experiment()], tmp_path).read_text()
+    file = tmp_path / "experiments" / "stub-cpu.json"
+    found = json.loads(file.read_text())
+    assert found["settings"][part][name]
+    found["settings"][part][name] = None
+    file.write_text(json.dumps(found))
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert warning in line
+
+
+def test_the_command_is_the_one_that_made_the_record(tmp_path: Path) -> None:
+    reproduce(stub.experiment(), "cpu", seeds=[3, 4], folder=tmp_path, out=tmp_path / "experiments", cache=tmp_path)
+    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    assert "`leanbayes reproduce stub --size cpu --seeds 3 4`" in line
+
+
+def test_answers_are_counted_by_paper(tmp_path: Path) -> None:
+    record(tmp_path, "cpu")
+    head = write_claims([stub.experiment()], tmp_path).read_text().split("## ")[0]
+    elsewhere = sum(verdict.claim.paper == "001" for verdict in NOT_HERE)
+    assert f"| 001: Sensitivity-guided subnetworks | 1 |  | {elsewhere} |  |" in head
+    assert "| Our own questions |  |  | 1 |  |" in head
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"kind": "comparison"}', '{"kind": "experiment"}'])
+def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "stub-cpu.json").write_text(text)
+    with pytest.raises(ForeignFile, match="stub-cpu"):
+        write_claims([stub.experiment()], tmp_path)
+
+
+def test_it_is_the_same_every_time(tmp_path: Path) -> None:
+    record(tmp_path, "cpu")
+    first = write_claims(EXPERIMENTS.values(), tmp_path).read_bytes()
+    assert write_claims(EXPERIMENTS.values(), tmp_path).read_bytes() == first
+
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_is_published_is_what_the_experiment_is_now(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    found = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
+    assert is_current(found, experiment)
+    assert [row["claim"] for row in found["verdicts"]] == [asdict(claim) for claim in experiment.claims]
+    assert found["changed_since_commit"] is False
+    for figure in found["figures"].values():
+        assert (PUBLISHED / "experiments" / figure).is_file()
+
+
+def test_the_published_page_is_made_of_the_published_records(tmp_path: Path) -> None:
+    shutil.copytree(PUBLISHED / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("*.svg"))
+    assert write_claims(EXPERIMENTS.values(), tmp_path).read_text() == (PUBLISHED / "claims.md").read_text()

@@ -1,0 +1,216 @@
+"""The runner: nothing is done twice, nothing is lost, and the same command gives the same tables."""
+
+import json
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from leanbayes.errors import FileError, InputError, UnknownName
+from leanbayes_papers import Job, Outcome, Verdict, reproduce
+from leanbayes_papers import run as runner
+from tests.papers import stub
+
+REPEATS = ("name", "size", "seeds", "data", "settings", "tables", "verdicts", "figures", "jobs", "failed", "error")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+def go(data: Path, experiment: Any = None, **options: Any) -> dict[str, Any]:
+    top = data.parent
+    settings = {"folder": data, "out": top / "out", "cache": top / "cache"} | options
+    return reproduce(experiment or stub.experiment(), settings.pop("size", "smoke"), **settings)
+
+
+def calls(data: Path) -> list[str]:
+    return (data / "calls").read_text().splitlines()
+
+
+def test_a_record_says_all_that_is_needed_to_repeat_it(data: Path) -> None:
+    record = go(data)
+    written = json.loads((data.parent / "out" / "stub-smoke.json").read_text())
+    assert written == record
+    assert record["command"] == "leanbayes reproduce stub --size smoke"
+    assert record["seeds"] == [0, 1, 2]
+    assert record["data"] == ["numbers"]
+    assert {"commit", "machine", "date", "minutes_taken", "minutes_stated", "scaled"} <= record.keys()
+    assert [v["answer"] for v in record["verdicts"]] == ["holds", "not testable here"]
+    assert record["tables"]["all"][0]["nll"]["mean"] == pytest.approx(1 + 1 / 7)
+    assert record["figures"] == {"line": "stub-smoke-line.svg"}
+    assert (data.parent / "out" / "stub-smoke-line.svg").read_text().lstrip().startswith("<?xml")
+    assert str(data) not in json.dumps(record)
+    assert len(record["jobs"]) == 6
+    assert record["seconds"]["a"]["train"]["n"] == 3
+
+
+def test_what_is_kept_is_not_done_again_and_gives_the_same_tables_and_figures(data: Path) -> None:
+    first = go(data)
+    picture = (data.parent / "out" / "stub-smoke-line.svg").read_bytes()
+    again, anew = go(data), go(data, cache=data.parent / "other")
+    assert len(calls(data)) == 12
+    for record in (again, anew):
+        assert {name: record[name] for name in REPEATS} == {name: first[name] for name in REPEATS}
+    assert (data.parent / "out" / "stub-smoke-line.svg").read_bytes() == picture
+
+
+def test_another_size_seed_setting_or_data_directory_is_done_anew(data: Path) -> None:
+    go(data, seeds=[0])
+    assert go(data, seeds=[0, 4])["command"].endswith("--seeds 0 4")
+    assert len(calls(data)) == 4
+    go(data, size="cpu", seeds=[0])
+    changed = stub.size(samples=3)
+    go(data, stub.experiment(sizes={"smoke": changed, "cpu": changed, "paper": changed}), seeds=[0])
+    assert len(calls(data)) == 8
+    (data.parent / "more").mkdir()
+    go(data, folder=data.parent / "more", seeds=[0])
+    assert len(calls(data.parent / "more")) == 2
+
+
+@pytest.mark.parametrize("trouble", ["fail", "nan"])
+def test_a_failed_job_is_recorded_the_others_go_on_and_it_is_tried_again(data: Path, trouble: str) -> None:
+    (data / "b-1").write_text(trouble)
+    record = go(data)
+    (failed,) = record["failed"]
+    assert (failed["method"], failed["seed"]) == ("b", 1)
+    assert failed["error"].startswith("RuntimeError: no luck at all" if trouble == "fail" else "ValueError")
+    assert len(record["jobs"]) == 5
+    assert "n = 2" in record["verdicts"][0]["why"]
+    assert len(list((data.parent / "cache" / "stub-smoke").iterdir())) == 5
+    (data / "b-1").unlink()
+    record = go(data)
+    assert record["failed"] == []
+    assert calls(data)[6:] == ["b 1"]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(job: Job, *rest: Any) -> dict[str, Any]:
+        if job.seed == 1:
+            raise KeyboardInterrupt
+        return stub.run(job, *rest)
+
+    with pytest.raises(KeyboardInterrupt):
+        go(data, stub.experiment(run=stopped))
+    assert not (data.parent / "out" / "stub-smoke.json").exists()
+    assert go(data)["failed"] == []
+    assert calls(data) == [f"{m} {s}" for s in range(3) for m in "ab"]
+
+
+def test_a_kept_file_that_is_cut_short_is_done_again(data: Path) -> None:
+    first = go(data)
+    files = sorted((data.parent / "cache" / "stub-smoke").iterdir())
+    assert len(files) == 6
+    files[0].write_text(files[0].read_text()[:20])
+    files[1].write_text("[]")
+    files[2].write_text('{"result": null, "error": null, "seconds": 1, "commit": null}')
+    assert go(data)["tables"] == first["tables"]
+    assert len(calls(data)) == 9
+
+
+class Pool:
+    """A pool in this process, one of whose jobs dies."""
+
+    made: ClassVar[list[tuple[Any, ...]]] = []
+
+    def __init__(self, *settings: Any) -> None:
+        self.made.append(settings)
+
+    def submit(self, function: Any, work: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if (work.job.method, work.job.seed) == ("a", 2):
+            future.set_exception(BrokenProcessPool("a process\ndied"))
+        else:
+            future.set_result(function(work))
+        return future
+
+    def shutdown(self, cancel_futures: bool) -> None:
+        assert cancel_futures
+
+
+def test_a_pool_gets_only_what_is_not_kept_and_rows_stay_in_order(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "ProcessPoolExecutor", Pool)
+    go(data, seeds=[0])
+    record = go(data, workers=2)
+    assert [(job["method"], job["seed"]) for job in record["jobs"]] == [
+        ("a", 0), ("b", 0), ("a", 1), ("b", 1), ("b", 2),
+    ]  # fmt: skip
+    assert [row["error"] for row in record["failed"]] == ["BrokenProcessPool: a process died"]
+    assert calls(data) == ["a 0", "b 0", "a 1", "b 1", "b 2"]
+    ((count, context, first, threads),) = Pool.made
+    assert (count, context.get_start_method(), first, threads) == (2, "spawn", torch.set_num_threads, (1,))
+    assert go(data, workers=2)["failed"] == []  # one is left, which needs no pool
+    assert len(Pool.made) == 1
+
+
+@pytest.mark.slow
+def test_processes_give_the_same_and_one_that_dies_takes_no_result_with_it(data: Path) -> None:
+    (data / "b-2").write_text("die")
+    died = go(data, workers=2)
+    assert any("BrokenProcessPool" in row["error"] for row in died["failed"])
+    assert len(died["jobs"]) + len(died["failed"]) == 6
+    (data / "b-2").unlink()
+    whole = go(data)
+    assert whole["failed"] == []
+    assert whole["tables"] == go(data, cache=data.parent / "alone")["tables"]
+
+
+def test_conclusions_that_fail_leave_the_numbers_and_say_so(data: Path) -> None:
+    def broken(results: Any, size: Any) -> Outcome:
+        raise KeyError("nothing")
+
+    def silent(results: Any, size: Any) -> Outcome:
+        return Outcome({}, [Verdict(stub.OTHER, "holds", "")])
+
+    for conclude, words in ((broken, "KeyError"), (silent, "one verdict on each")):
+        record = go(data, stub.experiment(conclude=conclude))
+        assert words in record["error"]
+        assert len(record["jobs"]) == 6
+        assert {v["answer"] for v in record["verdicts"]} == {"not testable here"}
+
+
+def test_jobs_have_one_thread_and_the_caller_keeps_theirs(data: Path) -> None:
+    seen = []
+
+    def counting(job: Job, *rest: Any) -> dict[str, Any]:
+        seen.append(torch.get_num_threads())
+        return {"metrics": {"nll": 1.0}}
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        go(data, stub.experiment(run=counting))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
+
+
+def test_it_tells_how_far_it_is(data: Path) -> None:
+    told: list[tuple[int, int]] = []
+    go(data, watch=lambda done, total: told.append((done, total)))
+    assert told == [(n, 6) for n in range(7)]
+
+
+def test_bad_input_is_said_before_anything_is_done(data: Path) -> None:
+    for options, error, words in (
+        ({"size": "huge"}, UnknownName, "huge"),
+        ({"seeds": []}, InputError, "seeds"),
+        ({"seeds": [1, 1]}, InputError, "different"),
+        ({"seeds": [-1]}, InputError, "from 0"),
+        ({"workers": 0}, InputError, "workers"),
+    ):
+        with pytest.raises(error, match=words):
+            go(data, **options)
+    needing = stub.size(needs=("mnist",))
+    with pytest.raises(FileError, match=r"yann\.lecun\.com.*--data-dir"):
+        go(data, stub.experiment(sizes={"smoke": needing, "cpu": needing, "paper": needing}))
+    (data.parent / "file").write_text("")
+    with pytest.raises(FileError, match="file"):
+        go(data, out=data.parent / "file" / "x")
+    assert not (data / "calls").exists()

@@ -1,0 +1,253 @@
+"""fit: it learns, it goes on where a kill left it, and several processes are one."""
+
+import ast
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import leanbayes as lb
+
+SCRIPT = Path(__file__).parent / "script.py"
+
+
+def data(n: int = 128) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 4, generator=generator)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def run(folder: Path, *options: str, seconds: float | None = None) -> int | None:
+    """The script's exit code, or None if it was killed after ``seconds``."""
+    folder.mkdir(exist_ok=True)
+    process = subprocess.Popen([sys.executable, str(SCRIPT), "--folder", str(folder), *options], stderr=subprocess.PIPE)
+    try:
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return None
+    assert process.returncode == 0, errors.decode()
+    return process.returncode
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", lambda groups: torch.optim.RMSprop(groups, lr=1e-2)])
+def test_it_learns(optimizer: Any) -> None:
+    bnn = lb.Bayesian(network(), subspace=lb.random_k(0.2))
+    loader = DataLoader(data(), batch_size=32, shuffle=True)
+    history = lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=20, optimizer=optimizer, lr=2e-2, kl_weight=0.1)
+    assert history.losses[-1] < history.losses[0]
+    assert (lb.predict(bnn, data().tensors[0]).mean.argmax(1) == data().tensors[1]).float().mean() > 0.9
+    assert [row.epoch for row in history.epochs] == list(range(20))
+    assert all(row.kl_weight == 0.1 for row in history.epochs)
+
+
+def test_a_plain_module_and_learned_noise() -> None:
+    x = torch.randn(200, 3)
+    y = x.sum(1, keepdim=True) + 0.5 * torch.randn(200, 1)
+    likelihood = lb.Gaussian("learned", initial=3.0)
+    loader = DataLoader(TensorDataset(x, y), batch_size=50)
+    lb.fit(nn.Linear(3, 1), loader, likelihood=likelihood, epochs=150, lr=3e-2)
+    assert likelihood.noise.item() == pytest.approx(0.5, rel=0.2)
+
+
+def test_statistics_are_held_for_a_bayesian_and_not_for_a_plain_net() -> None:
+    for wrap, held in ((lb.Bayesian, True), (lambda model: model, False)):
+        model = network()
+        before = model[1].running_mean.clone()
+        lb.fit(wrap(model), DataLoader(data(), batch_size=32), likelihood=lb.Categorical(), epochs=1)
+        assert torch.equal(before, model[1].running_mean) == held
+
+
+def test_the_same_seed_gives_the_same_weights_whatever_the_global_state() -> None:
+    ends = []
+    for state in (5, 6):
+        bnn = lb.Bayesian(network())
+        torch.manual_seed(state)
+        lb.fit(bnn, DataLoader(data(), batch_size=32, shuffle=True), likelihood=lb.Categorical(), epochs=2, seed=9)
+        ends.append(bnn.state_dict())
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+
+
+def test_early_stopping_brings_back_the_best_epoch() -> None:
+    bnn = lb.Bayesian(network(), subspace=lb.random_k(k=3), posterior=lb.posteriors.Normal(1e-4))
+    kept: list[dict[str, Tensor]] = []
+
+    def keep(row: lb.train.Epoch) -> None:
+        kept.append({name: value.detach().clone() for name, value in bnn.state_dict().items()})
+
+    wrong = DataLoader(TensorDataset(data().tensors[0], 1 - data().tensors[1]), batch_size=64)
+    loader = DataLoader(data(), batch_size=32)
+    history = lb.fit(
+        bnn, loader, likelihood=lb.Categorical(), epochs=30, lr=1e-2, validate=wrong, patience=3, callbacks=[keep]
+    )
+    assert history.best == 0
+    assert len(history.epochs) == 4
+    assert all(torch.equal(value, kept[0][name]) for name, value in bnn.state_dict().items())
+
+
+def test_a_loss_that_is_not_finite_says_where(tmp_path: Path) -> None:
+    bnn = lb.Bayesian(network())
+    x, y = data().tensors
+    batches = [(x[:32], y[:32]), (x[32:64] * torch.nan, y[32:64])]
+    with pytest.raises(lb.errors.NonFinite, match=r"step 1, epoch 0.*nll nan.*all parameters are finite"):
+        lb.fit(bnn, batches, likelihood=lb.Categorical(), epochs=1, checkpoint=tmp_path, checkpoint_every=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.safetensors"]
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = DataLoader(data(), batch_size=32)
+    lb.fit(lb.Bayesian(network()), loader, likelihood=lb.Categorical(), epochs=1, checkpoint=tmp_path)
+    (before,) = tmp_path.iterdir()
+    held = before.read_bytes()
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("leanbayes._files.save_file", full)
+    with pytest.raises(lb.errors.FileError, match="No space left"):
+        lb.fit(lb.Bayesian(network()), [*loader, *loader], likelihood=lb.Categorical(), epochs=1, n_data=128,
+               checkpoint=tmp_path / "other")  # fmt: skip
+    assert before.read_bytes() == held
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
+    loader = DataLoader(data(), batch_size=32)
+    lb.fit(lb.Bayesian(network()), loader, likelihood=lb.Categorical(), epochs=1, checkpoint=tmp_path)
+    with pytest.raises(lb.errors.InputError, match=r"'epochs': 1.*this one has"):
+        lb.fit(lb.Bayesian(network()), loader, likelihood=lb.Categorical(), epochs=2, checkpoint=tmp_path)
+    with pytest.raises(lb.errors.FileError, match="another training"):
+        lb.fit(lb.Bayesian(nn.Linear(4, 2)), loader, likelihood=lb.Categorical(), epochs=1, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"optimizer": "magic"}, "adam"),
+        ({"schedule": "magic"}, "cosine"),
+        ({"patience": 2}, "validate"),
+        ({"micro_batches": 64}, "64 parts"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
+    loader = DataLoader(data(), batch_size=32)
+    with pytest.raises(lb.errors.InputError, match=words):
+        lb.fit(lb.Bayesian(network()), loader, likelihood=lb.Categorical(), **{"epochs": 1, **options})
+
+
+class Interrupted(Exception):
+    """As good as a kill, in the same process."""
+
+
+class Stopping(TensorDataset):
+    """Draws noise for every example it gives, as augmentations do, and stops after so many."""
+
+    left = 10**9
+
+    def __getitem__(self, index: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise Interrupted
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn(4) + 0.1 * float(np.random.rand()) + 0.1 * random.random(), y  # noqa: NPY002
+
+
+@pytest.mark.parametrize("every", [1, 2, None])
+def test_a_run_that_is_stopped_anywhere_ends_where_a_whole_one_does(tmp_path: Path, every: int | None) -> None:
+    """Dropout and augmentations use torch's, numpy's and Python's random states; three epochs of four batches."""
+
+    def once(folder: Path, left: int) -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 2))
+        bnn = lb.Bayesian(model, subspace=lb.random_k(0.5))
+        examples = Stopping(*data(64).tensors)
+        examples.left = left
+        loader = DataLoader(examples, batch_size=16, shuffle=True)
+        np.random.seed(left % 7)  # noqa: NPY002 - another state at every start
+        random.seed(left % 7)
+        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=3, lr=1e-2, checkpoint=folder, checkpoint_every=every)
+        return bnn.state_dict()
+
+    np.random.seed(3)  # noqa: NPY002
+    whole = once(tmp_path / "whole", 10**9)
+    for stop in range(20, 192, 19):
+        folder = tmp_path / str(stop)
+        with pytest.raises(Interrupted):
+            once(folder, stop)
+        end = once(folder, 10**9)
+        assert all(torch.equal(value, end[name]) for name, value in whole.items()), f"stopped after {stop} examples"
+
+
+def assert_same_end(one: Path, two: Path) -> None:
+    ends = [load_file(folder / "end") for folder in (one, two)]
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+    assert (one / "history").read_text() == (two / "history").read_text()
+
+
+def killed_and_resumed(tmp_path: Path, kills: int, seed: int) -> None:
+    run(tmp_path / "whole")
+    start = time.perf_counter()
+    run(tmp_path / "timed")
+    span = time.perf_counter() - start
+    assert_same_end(tmp_path / "whole", tmp_path / "timed")
+    moments = random.Random(seed)
+    killed = 0
+    while killed < kills:
+        if run(tmp_path / "killed", seconds=span * moments.uniform(0.5, 1.0)) is not None:
+            if killed:
+                break
+            for path in (tmp_path / "killed").rglob("*.safetensors"):
+                path.unlink()
+        else:
+            killed += 1
+    assert killed
+    run(tmp_path / "killed")
+    assert_same_end(tmp_path / "whole", tmp_path / "killed")
+
+
+@pytest.mark.timeout(170)
+def test_a_killed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
+    killed_and_resumed(tmp_path, kills=1, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_twenty_kills(tmp_path: Path) -> None:
+    for seed in range(10):
+        (tmp_path / str(seed)).mkdir()
+        killed_and_resumed(tmp_path / str(seed), kills=2, seed=seed)
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize("propagate", ["sample", pytest.param("local", marks=pytest.mark.slow)])
+def test_two_processes_are_one_with_two_parts(tmp_path: Path, propagate: str) -> None:
+    options = ["--propagate", propagate, "--dropout", "0", "--epochs", "2"]
+    run(tmp_path / "one", *options, "--parts", "2")
+    (tmp_path / "two").mkdir()
+    launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
+    launch += " --mixed_precision no --dynamo_backend no"
+    command = [sys.executable, "-m", *launch.split(), str(SCRIPT), "--folder", str(tmp_path / "two"), *options]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}  # so that its launcher of several processes takes gloo
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    one, two = ((tmp_path / name / "history").read_text().splitlines() for name in ("one", "two"))
+    for a, b in zip(one, two, strict=True):
+        assert ast.literal_eval(a) == pytest.approx(ast.literal_eval(b), rel=1e-4)
