@@ -295,3 +295,14 @@ def test_a_loss_that_is_not_finite_says_which_part(classifier: lb.Bayesian, batc
         next(classifier.parts())[1].rho.fill_(-2000.0)  # softplus underflows: σ = 0, KL = ∞
     with pytest.raises(lb.errors.NonFinite, match=r"nll \d.*KL inf"):
         lb.elbo(classifier, x, y, lb.Categorical(), n_data=10)
+
+
+def test_the_kl_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optimizers that own the scales need the likelihood alone; the KL is then not even computed."""
+    bnn = lb.Bayesian(nn.Linear(3, 2))
+    x, y = torch.randn(4, 3), torch.randint(2, (4,))
+    whole = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, generator=seeded())
+    monkeypatch.setattr(lb.Bayesian, "kl", None)
+    alone = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, with_kl=False, generator=seeded())
+    assert torch.equal(alone.loss, whole.nll)
+    assert alone.kl.item() == 0

@@ -39,6 +39,7 @@ def elbo(
     kl_weight: float = 1.0,
     temperature: float = 1.0,
     kl_per: Literal["data", "parameter"] = "data",
+    with_kl: bool = True,
     propagate: str | None = None,
     generator: torch.Generator | None = None,
     output: Callable[[Any], Any] = prediction_tensor,
@@ -60,6 +61,8 @@ def elbo(
         temperature: T of a tempered posterior, (likelihood · prior)^(1/T): the entropy of q counts T times.
         kl_per: "parameter" divides the KL by the number of random coordinates instead of n_data, as the public
             code of 000 and 001 does with a mean; no ELBO any more, offered to reproduce them.
+        with_kl: ``False`` leaves the KL out of the loss and does not compute it. Optimizers that own the scales
+            (`leanbayes.optim`) need the likelihood alone, because they know the gradient of the KL in closed form.
         propagate: another propagation than the model's own.
         generator: for the draws.
         output: picks the tensor that matters from what the model returns.
@@ -101,6 +104,8 @@ def elbo(
         nll = torch.stack(draws).mean() / size
     else:
         nll = torch.stack([likelihood.nll(output(call(one_pass, x)), y) for _ in range(samples)]).mean() / size
+    if not with_kl:
+        return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
     kl = bnn.kl(weights, generator=generator).to(nll.device)
     cost = kl if temperature == 1 else kl - (temperature - 1) * bnn.entropy(weights).to(nll.device)
     divisor = n_data if kl_per == "data" else bnn.summary().random
