@@ -87,7 +87,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "an unknown size": (["subnetworks-toy", "--size", "huge"], "unknown size 'huge'"),
     "no workers": (["subnetworks-toy", "--workers", "0"], "workers must be at least 1"),
     "a seed twice": (["subnetworks-toy", "--seeds", "1", "1"], "different"),
-    "no number": (["subnetworks-toy", "--seeds", "one"], "--seeds must be a int"),
+    "no number": (["subnetworks-toy", "--seeds", "one"], "--seeds must be a whole number"),
     "an unknown option": (["subnetworks-toy", "--colour", "red"], "--colour"),
     "a folder that is a file": (["subnetworks-toy", "--out", "file"], "file"),
 }

@@ -56,7 +56,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "an unknown field": (["--search", "colour=1..2"], "unknown option of vi to search 'colour'"),
     "no equals sign": (["--search", "kl_weight"], "--search takes"),
     "a field twice": (["--search", "kl_weight=1..2", "kl_weight=2..3"], "twice"),
-    "no numbers": (["--search", "kl_weight=low..high"], "kl_weight must be a float, got 'low'"),
+    "no numbers": (["--search", "kl_weight=low..high"], "kl_weight must be a number, got 'low'"),
     "an empty range": (["--search", "kl_weight=2..1"], "empty"),
     "zero on a log scale": (["--search", "kl_weight=0..1:log"], "above 0"),
     "an unknown metric": (["--metric", "beauty"], "unknown metric 'beauty'"),

@@ -97,5 +97,5 @@ def tuned(storage: Path, trials: int, method: str = "bowl", **options: Any) -> d
 
 
 if __name__ == "__main__":
-    RECIPES["bowl"] = Bowl
+    RECIPES.register(Bowl)
     tuned(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], search={"x": SEARCH["x"]})

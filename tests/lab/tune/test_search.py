@@ -28,7 +28,8 @@ ONLY_X = {"x": SEARCH["x"]}
 
 @pytest.fixture(autouse=True)
 def _bowl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RECIPES, "bowl", Bowl)
+    assert "bowl" not in RECIPES  # asking also makes the catalogue look for its members, which would replace ours
+    monkeypatch.setitem(RECIPES._members, "bowl", Bowl)
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,8 @@ from leanbayes.errors import InputError, LeanBayesError, NonFinite, UnknownName
 from leanbayes.evaluation import better, evaluate
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.recipes import Budget, Run, parse, prepare, settings
-from leanbayes.lab.recipes.base import Trained, Watcher
+from leanbayes.lab.recipes.base import Trained
+from leanbayes.lab.recipes.run import Watcher
 from leanbayes.lab.tune.space import Space
 from leanbayes.lab.tune.study import Study, open_study
 

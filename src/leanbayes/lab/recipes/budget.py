@@ -1,0 +1,31 @@
+"""The budget: what every method may spend on one network, so that a comparison is fair."""
+
+from dataclasses import dataclass
+
+from leanbayes.errors import InputError
+from leanbayes.lab.recipes.options import option
+
+__all__ = ["Budget"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every method may spend on the training of one network."""
+
+    epochs: int = option(40, "How many epochs one network is trained for, over all stages of its method.")
+    batch_size: int = option(64, "How many examples a batch holds.")
+    optimizer: str = option("adam", "The optimizer: adam, adamw or sgd.")
+    lr: float = option(2e-3, "The learning rate of the weights.")
+    schedule: str = option("constant", "How the learning rate runs over the epochs: constant or cosine.")
+    weight_decay: float = option(0.0, "The weight decay of the weights' means; the scales have none.")
+    clip: float | None = option(None, "The largest norm of the gradient; larger ones are scaled down to it.")
+    patience: int | None = option(
+        None, "Stop a stage after this many epochs without a better negative log likelihood on the validation set."
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.lr > 0:
+            raise InputError(f"lr must be positive, got {self.lr}")

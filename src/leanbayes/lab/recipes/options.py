@@ -1,0 +1,57 @@
+"""Options: how a configuration declares one, and how a text from the shell or a file becomes its value."""
+
+from dataclasses import field
+from typing import Any, Literal, get_args, get_origin
+
+from leanbayes.errors import InputError, UnknownName
+
+__all__ = ["option", "parse_value"]
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def option(default: Any, help: str) -> Any:
+    """Declare a field of a frozen configuration together with its help text.
+
+    Args:
+        default: the value of the field where the user gives none.
+        help: a sentence that says what the option does; the command line shows it.
+
+    Returns:
+        A dataclass field.
+    """
+    return field(default=default, metadata={"help": help})
+
+
+def parse_value(value: Any, kind: Any, name: str) -> Any:
+    """Turn a text from the shell, or a value from a YAML file, into a value of the wanted type.
+
+    Args:
+        value: the text or value.
+        kind: int, float, bool, str, a ``Literal``, or one of them with ``| None``; "none" stands for None.
+        name: how an error message names the option, such as "rate" or "--epochs".
+
+    Returns:
+        The value of the wanted type.
+
+    >>> parse_value("0.5", float, "rate"), parse_value("none", float | None, "clip"), parse_value("1e3", int, "epochs")
+    (0.5, None, 1000)
+    """
+    alternatives = get_args(kind)
+    if get_origin(kind) is Literal:
+        if value not in alternatives:
+            raise UnknownName.of(name, value, alternatives)
+        return value
+    if type(None) in alternatives:
+        if value is None or str(value).lower() == "none":
+            return None
+        kind = next(alternative for alternative in alternatives if alternative is not type(None))
+        return parse_value(value, kind, name)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[str(value).lower()]
+        if kind is int and float(value) == int(float(value)):
+            return int(float(value))
+        return kind(value)
+    except (ValueError, KeyError, TypeError, OverflowError):
+        raise InputError(f"{name} must be {_KINDS.get(kind, kind.__name__)}, got {value!r}") from None
