@@ -12,9 +12,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from leanbayes import metrics as ev
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError, ShapeMismatch, UnknownName
-from leanbayes.evaluation import BETTER, better, evaluate
+from leanbayes.errors import InputError, ShapeMismatch
+from leanbayes.evaluation import PredictedBatch, evaluate
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.metrics import metric_named
 from leanbayes.metrics.quality import cells_of
 from leanbayes.prediction import Prediction
 from tests.metrics.cases import VOID, Given, classes, cut, labels, pixels
@@ -73,7 +74,7 @@ def test_streamed_equals_exact_within_the_stated_bounds(kind: str, step: int) ->
     assert found.metrics.pop("mutual_information") == pytest.approx(0, abs=1e-12)
     for name, value in found.metrics.items():
         assert abs(value - exact[name]) <= found.bounds.get(name, 0) + 1e-10, name
-        assert better(name) in ("high", "low", None)
+        assert metric_named(name).name == name
     assert found.examples == len(y)
     assert all(math.isfinite(value) for value in found.metrics.values())
     if step > 1:
@@ -143,7 +144,6 @@ def test_regression_is_that_of_the_moment_matched_gaussian(step: int) -> None:
     assert abs(area - exact) <= found.bounds["aurc"] + 1e-12
     np.testing.assert_allclose(found.reliability.accuracy.numpy(), covered)
     assert found.risk_coverage.risk[-1].item() == pytest.approx(expected["rmse"] ** 2)
-    assert {better(name) for name in ("rmse", "nll", "crps", "coverage_error")} == {"low"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +162,6 @@ def test_shifted_sets_against_the_exact_functions(kind: str) -> None:
         value, bound = found.metrics[f"ood/a/b/{name}"], found.bounds[f"ood/a/b/{name}"]
         assert abs(value - exact(*scores).item()) <= bound + 1e-10
         assert bound < 0.12  # few pixels' images, some of them in one cell
-    assert better("ood/a/b/fpr95") == "low"
 
 
 def test_shifted_targets_may_be_classes_that_the_model_does_not_know() -> None:
@@ -184,7 +183,7 @@ def test_a_bayesian_model_and_a_loader() -> None:
     torch.manual_seed(0)
     model = Bayesian(nn.Linear(4, 3))
     data = TensorDataset(torch.randn(50, 4), torch.randint(0, 3, (50,)))
-    calls: list[None] = []
+    batches: list[PredictedBatch] = []
     loader = DataLoader(data, batch_size=16)
     runs = [
         evaluate(
@@ -194,12 +193,16 @@ def test_a_bayesian_model_and_a_loader() -> None:
             samples=8,
             shifted={"same": loader},
             generator=torch.Generator().manual_seed(1),
-            on_batch=lambda: calls.append(None),
+            on_prediction=batches.append,
         )
         for _ in range(2)
     ]
     assert runs[0].metrics == runs[1].metrics
-    assert len(calls) == 2 * (4 + 4)
+    assert [batch.shifted for batch in batches] == 2 * ([None] * 4 + ["same"] * 4)
+    first = batches[:4]
+    assert torch.equal(torch.cat([batch.inputs for batch in first]), data.tensors[0])
+    right = torch.cat([batch.prediction.mean.argmax(1) == batch.targets for batch in first])
+    assert right.double().mean().item() == runs[0].metrics["accuracy"]
     assert runs[0].metrics["mutual_information"] > 0
 
 
@@ -239,7 +242,7 @@ def test_memory_is_bounded() -> None:
     logits, y = classes(200)
     sizes = []
     for repeats in (1, 20):
-        parts = ev.metrics_for(Categorical(), y)
+        parts = ev.accumulators_for(Categorical(), y)
         for _ in range(repeats):
             p = logits.softmax(1)
             zero = torch.zeros(200)
@@ -255,16 +258,6 @@ def _tensors(value: object) -> list[Tensor]:
         return [value]
     inside = vars(value).values() if hasattr(value, "__dict__") else ()
     return [leaf for item in inside for leaf in _tensors(item)]
-
-
-def test_every_metric_has_a_direction() -> None:
-    assert better("nll") == "low"
-    assert better("iou/3") == "high"
-    assert better("set_size@0.5") is None
-    assert set(BETTER.values()) == {"high", "low", None}
-    for name in ("nonsense", "ood/x/accuracy", "error", "ood/auroc/x"):
-        with pytest.raises(UnknownName):
-            better(name)
 
 
 def test_bad_input_is_named() -> None:
@@ -302,9 +295,12 @@ class Unknown(Likelihood):
     def predictive(self, output: Any) -> Tensor:
         return output
 
+    def kind(self, targets: Tensor) -> str:
+        return "melodies"
 
-def test_the_likelihoods_type_chooses() -> None:
+
+def test_the_likelihoods_kind_chooses() -> None:
     y = torch.randn(8, 2)
     assert "crps" in evaluate(nn.Identity(), [(y + 1, y)], likelihood=Squared()).metrics
-    with pytest.raises(InputError, match="no metrics are known for Unknown"):
+    with pytest.raises(InputError, match="no metrics are known for the kind of data 'melodies' that Unknown has"):
         evaluate(nn.Identity(), [(y, y)], likelihood=Unknown())

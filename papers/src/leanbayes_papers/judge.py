@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from leanbayes.errors import InputError
-from leanbayes.evaluation import better
 from leanbayes.lab.statistics import Interval, interval
+from leanbayes.metrics import metric_named
 from leanbayes_papers.base import Answer, Claim, Results, Verdict
 
 __all__ = ["MARGINS", "all_of", "beats", "gains", "matches", "summary", "within"]
@@ -30,7 +30,7 @@ def gains(
 ) -> dict[tuple[str, int], float]:
     """By how much ``a`` is better than ``b``, for each data set and seed that both have."""
     first, second = (results.column(measure, method, data) for method in (a, b))
-    high = (direction or better(measure)) == "high"
+    high = (direction or metric_named(measure).better) == "high"
     return {key: (first[key] - second[key]) * (1 if high else -1) for key in sorted(first) if key in second}
 
 

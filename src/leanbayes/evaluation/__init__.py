@@ -2,19 +2,16 @@
 
 from leanbayes.evaluation.explain import Explainer
 from leanbayes.evaluation.pruning import Pruned, PruningCurve, accuracy_on, packed, prune, pruning_curve, unpack
-from leanbayes.evaluation.run import BETTER, Evaluation, better, evaluate, input_uncertainty, metrics_for
+from leanbayes.evaluation.run import Evaluation, PredictedBatch, evaluate
 
 __all__ = [
-    "BETTER",
     "Evaluation",
     "Explainer",
+    "PredictedBatch",
     "Pruned",
     "PruningCurve",
     "accuracy_on",
-    "better",
     "evaluate",
-    "input_uncertainty",
-    "metrics_for",
     "packed",
     "prune",
     "pruning_curve",

@@ -42,10 +42,31 @@ class Likelihood(nn.Module, ABC):
 
     fewest: int = 4
     closed_form: bool = False
+    ignore_index: int = -100
 
     @abstractmethod
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """−log p(target | output) in nats, summed over the batch."""
+
+    def kind(self, targets: Tensor) -> str:  # noqa: ARG002
+        """Return the kind of data that a batch of such targets is, which decides the metrics and the figures.
+
+        The library knows "classes", "labels", "pixels" and "regression". The last means numbers: the mean of a
+        prediction has the shape of the targets, and its uncertainties are variances. It is the kind of any likelihood
+        that does not say otherwise. A likelihood may name a new kind, for which metrics are then registered.
+        """
+        return "regression"
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:  # noqa: ARG002
+        """Return one number ≥ 0 for each input, by which shifted inputs are told from known ones.
+
+        For variances it is the geometric mean of the outputs' standard deviations, which does not depend on units.
+
+        Args:
+            total: the total uncertainty of a prediction, (N, ...).
+            targets: the targets of the batch, of which some may not count; None or any other object for shifted sets.
+        """
+        return (0.5 * total.reshape(len(total), -1).log().mean(1)).exp()
 
     @abstractmethod
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:
@@ -121,6 +142,19 @@ class Categorical(Likelihood):
 
     class_weights: Tensor | None
 
+    def kind(self, targets: Tensor) -> str:
+        """Return "pixels" if the targets have more axes than the batch, else "classes"."""
+        return "pixels" if targets.dim() > 1 else "classes"
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:
+        """Return the mean entropy of each input over the targets that count; inputs without any are left out."""
+        counted = torch.ones_like(total, dtype=torch.bool)
+        if isinstance(targets, Tensor) and targets.shape == total.shape:
+            counted = targets.long() != self.ignore_index
+        total, counted = total.reshape(len(total), -1), counted.reshape(len(total), -1)
+        means = (total * counted).sum(1) / counted.sum(1)
+        return means[counted.any(1)]
+
     def __init__(self, class_weights: Tensor | None = None, ignore_index: int = -100) -> None:
         super().__init__()
         if class_weights is not None and not (torch.isfinite(class_weights).all() and (class_weights >= 0).all()):
@@ -178,6 +212,14 @@ class Bernoulli(Likelihood):
     """
 
     positive_weights: Tensor | None
+
+    def kind(self, targets: Tensor) -> str:
+        """Return "pixels" if the targets have axes beyond (N, labels), else "labels"."""
+        return "pixels" if targets.dim() > 2 else "labels"
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:  # noqa: ARG002
+        """Return the mean entropy of each input's labels, in nats."""
+        return total.reshape(len(total), -1).mean(1)
 
     def __init__(self, positive_weights: Tensor | None = None, polynomial: bool = False) -> None:
         super().__init__()

@@ -25,10 +25,19 @@ class _OnTop(Likelihood):
     def __init__(self, of: Likelihood) -> None:
         super().__init__()
         self.of, self.fewest, self.closed_form = of, of.fewest, of.closed_form
+        self.ignore_index = of.ignore_index
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """One draw of the outputs has no variance: it is scored as the other likelihood does."""
         return self.of.nll(output, target)
+
+    def kind(self, targets: Tensor) -> str:
+        """As the other's."""
+        return self.of.kind(targets)
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:
+        """As the other's."""
+        return self.of.input_uncertainty(total, targets)
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:
         """As the other's."""

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from leanbayes._calls import Inputs, split_batch
 from leanbayes._files import read_tensors, write_tensors, write_text
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError
-from leanbayes.evaluation import better, evaluate
+from leanbayes.evaluation import evaluate
 from leanbayes.evaluation.cost import cost_of, forward_flops
 from leanbayes.lab.compare.arrays import bayesian_inside, figure_arrays, kind_of
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.recipes import Budget, Recipe, Run, Trained, prepare, settings
 from leanbayes.lab.statistics import seed_tests
+from leanbayes.metrics import metric_named
 from leanbayes.storage import save
 
 __all__ = ["Event", "compare", "is_main_process", "judge"]
@@ -144,7 +145,7 @@ def judge(
         samples=samples,
         shifted=loaders,
         generator=torch.Generator().manual_seed(seed),
-        on_batch=told,
+        on_prediction=lambda _: told(),
     )
     seconds = time.perf_counter() - begin
     x, y = split_batch(next(iter(run.loader(task.test))))
@@ -227,7 +228,7 @@ class _Record:
         row["error"] = None
         row["runs"].append(run)
         row["layers"] = row["layers"] or layers
-        self.data["better"] |= {metric: better(metric) for metric in run["metrics"]}
+        self.data["better"] |= {metric: metric_named(metric).better for metric in run["metrics"]}
         if arrays:
             self.arrays |= {f"{name}/{key}": value for key, value in arrays.items()}
             write_tensors(self.arrays_file, self.arrays, {"kind": "arrays", "format": FORMAT})

@@ -5,46 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leanbayes.errors import UnknownName
 from leanbayes.lab.statistics import interval
+from leanbayes.metrics import metric_named
 
 __all__ = ["COST", "Cell", "Row", "comparison_table", "describe"]
 
 COST = "cost/"  # stands before the names of costs, so that a cost and a metric never collide
-
-# Column title and meaning in plain words, by the last part of the name.
-_WORDS = {
-    "accuracy": ("Accuracy", "share of right answers"),
-    "auc": ("AUC", "how well scores separate the classes: 1 is perfect, 0.5 is chance"),
-    "auroc": ("AUROC", "how often uncertainty ranks the input to be caught above an ordinary one: 0.5 is chance"),
-    "aupr": ("AUPR", "precision averaged over the share of inputs caught"),
-    "fpr95": ("FPR95", "share of ordinary inputs flagged when 95 % of those to be caught are flagged"),
-    "brier": ("Brier", "mean squared distance between predicted probabilities and the truth"),
-    "nll": ("NLL", "negative log likelihood: punishes being sure and wrong, in nats"),
-    "ece": ("ECE", "mean gap between stated confidence and share of right answers"),
-    "ece_mass": ("ECE, equal mass", "the same gap, with as many inputs in each bin of confidence"),
-    "set_accuracy": ("Accuracy when sure", "share of right answers among inputs of at least this confidence"),
-    "set_size": ("Share sure", "share of inputs of at least this confidence"),
-    "dice": ("Dice", "overlap of predicted and true foreground: 1 is perfect"),
-    "iou": ("IoU", "intersection over union of predicted and true areas"),
-    "miou": ("Mean IoU", "intersection over union, averaged over classes"),
-    "aurc": ("AURC", "mean error rate as the least sure inputs are set aside"),
-    "entropy": ("Entropy", "mean uncertainty of the predictions, in nats"),
-    "mutual_information": ("Mutual information", "the part of the uncertainty that more data could remove, in nats"),
-    "rmse": ("RMSE", "root mean squared error"),
-    "crps": ("CRPS", "distance between the predicted distribution and the truth, in the target's unit"),
-    "coverage": ("Coverage", "share of truths inside the predicted interval: should equal its level"),
-    "coverage_error": ("Coverage error", "mean distance of those shares from their levels"),
-    "parameters": ("Parameters", "numbers that are stored"),
-    "random": ("Random weights", "weights that have a distribution instead of one value"),
-    "density": ("Density", "share of the weights that is stored; the others are zero"),
-    "bytes": ("Bytes", "size in memory or on disk"),
-    "train_seconds": ("Training (s)", "wall time of training"),
-    "predict_seconds": ("Prediction (s)", "wall time of predicting the test set"),
-    "flops_forward": ("FLOPs, forward", "arithmetic of predicting one batch with one draw, counted"),
-    "flops_train": ("FLOPs, training", "arithmetic of one training step, counted"),
-    "flops_formula": ("FLOPs, formula", "arithmetic of one training step by 001's formula"),
-    "peak_memory": ("Peak memory (bytes)", "the most memory in use at once"),
-}
 
 
 @dataclass(frozen=True)
@@ -98,23 +65,16 @@ def comparison_table(results: Mapping[str, Any]) -> list[Row]:
 
 
 def describe(name: str) -> tuple[str, str]:
-    """A column's title and what it means in plain words (empty when not known).
+    """Return a column's title and its meaning in plain words; the meaning of a name that no metric has is empty.
 
     >>> describe("ood/letters/auroc")[0], describe("set_size@0.9")[0], describe("iou/lesion")[0]
     ('AUROC, letters', 'Share sure at 0.9', 'IoU, lesion')
     """
-    name = name.removeprefix(COST)
-    kind, _, rest = name.partition("/")
-    of, _, key = rest.rpartition("/")
-    if not rest:
-        key = name
-    elif kind == "iou":
-        key, of = kind, rest
-    elif kind != "ood":
-        of = f"{kind}, {of}" if of else kind
-    key, _, level = key.partition("@")
-    title, meaning = _WORDS.get(key, (key.replace("_", " "), ""))
-    return title + (f" at {level}" if level else "") + (f", {of}" if of else ""), meaning
+    try:
+        metric = metric_named(name)
+    except UnknownName:  # the record may come from a program with metrics of its own
+        return name.removeprefix(COST).replace("_", " "), ""
+    return metric.title, metric.meaning
 
 
 def _values(method: Mapping[str, Any]) -> dict[str, list[float]]:

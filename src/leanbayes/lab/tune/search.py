@@ -13,13 +13,14 @@ import torch
 
 from leanbayes._files import write_text
 from leanbayes.errors import InputError, LeanBayesError, NonFinite, UnknownName
-from leanbayes.evaluation import better, evaluate
+from leanbayes.evaluation import evaluate
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.recipes import Budget, Run, parse, prepare, settings
 from leanbayes.lab.recipes.base import Trained
 from leanbayes.lab.recipes.run import Watcher
 from leanbayes.lab.tune.space import Space
 from leanbayes.lab.tune.study import Study, open_study
+from leanbayes.metrics import metric_named
 
 __all__ = ["tune"]
 
@@ -115,13 +116,15 @@ def _is_high(metric: str, task: Task, run: Run) -> bool:
     """Whether high is better; a metric that this task does not have is known from an untrained network."""
     if metric.startswith("ood/"):
         raise InputError(f"{metric} needs shifted sets, which are for judging: some are made from the test set")
-    direction = better(metric)
+    direction = metric_named(metric).better
     if direction is None:
         raise InputError(f"{metric} is better neither high nor low; choose nll, or another that is")
     found = evaluate(run.new_model(task).eval(), run.loader(task.validation), likelihood=task.likelihood, samples=1)
     family = metric.partition("/")[0].partition("@")[0]
     if metric not in found.metrics and not any(note.startswith(family) for note in found.notes):
-        raise UnknownName.of(f"metric of {task.name!r}", metric, [name for name in found.metrics if better(name)])
+        raise UnknownName.of(
+            f"metric of {task.name!r}", metric, [name for name in found.metrics if metric_named(name).better]
+        )
     return direction == "high"
 
 
