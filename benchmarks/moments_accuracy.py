@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from harness import RESULTS, write
-from leanbayes.lab.data.digits import mnist
+from leanbayes.lab.data.sets.digits import mnist
 from leanbayes.lab.models import lenet5, mlp, resnet18, unet, vit
 
 WAYS: dict[str, dict[str, Any]] = {

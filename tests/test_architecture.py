@@ -108,7 +108,7 @@ def test_no_name_shadows_a_module(package: ModuleType) -> None:
 def test_public_names_exist_and_are_described(package: ModuleType) -> None:
     for name in getattr(package, "__all__", []):
         value = getattr(package, name)
-        if callable(value) or isinstance(value, ModuleType):
+        if inspect.isfunction(value) or inspect.isclass(value) or isinstance(value, ModuleType):
             assert inspect.getdoc(value), f"{package.__name__}.{name} has no docstring"
 
 

@@ -1,8 +1,8 @@
 """A catalogue finds the members of a kind: posterior families, recipes, metrics, commands and so on.
 
-A member of our own is found because its module lies in a certain package. A member of somebody else's package is found
-through an entry point, so a third party adds one without touching this repository. Nothing is imported before the
-catalogue is first asked, which keeps ``import leanbayes`` quick.
+A member of our own is found because its module lies in a certain package; a module may hold several in a tuple. A
+member of somebody else's package is found through an entry point, so a third party adds one without touching this
+repository. Nothing is imported before the catalogue is first asked, which keeps ``import leanbayes`` quick.
 """
 
 import importlib
@@ -10,6 +10,7 @@ import pkgutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
@@ -57,6 +58,20 @@ class Catalogue(Mapping[str, T], Generic[T]):
             self._add(member, "the running program")
         return member
 
+    @contextmanager
+    def replacing(self, member: T) -> Iterator[None]:
+        """Hold ``member`` inside the ``with`` block only, also in the place of one with the same name: for tests."""
+        members = self._all()
+        before, name = dict(members), self._name_of(member)
+        if name is None:
+            raise InputError(f"a {self.noun} was expected, got {member!r}")
+        try:
+            members[name] = member
+            yield
+        finally:
+            members.clear()
+            members.update(before)
+
     def named(self, name: str) -> T:
         """Return the member of this name, or raise `UnknownName` with the names that exist."""
         members = self._all()
@@ -92,10 +107,11 @@ class Catalogue(Mapping[str, T], Generic[T]):
         package = importlib.import_module(self.package)
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{self.package}.{info.name}")
-            for value in list(vars(module).values()):
-                imported = isinstance(value, type) and value.__module__ != module.__name__
-                if not imported and self._name_of(value) is not None:
-                    self._add(value, module.__name__)
+            for attribute in list(vars(module).values()):
+                for value in attribute if isinstance(attribute, tuple) else (attribute,):
+                    imported = isinstance(value, type) and value.__module__ != module.__name__
+                    if not imported and self._name_of(value) is not None:
+                        self._add(value, module.__name__)
 
     def _scan_entry_points(self) -> None:
         if self.group is None:

@@ -244,7 +244,7 @@ def test_kinds_that_do_not_suit(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npz", x=IMAGES, y=LABELS)
     refused("must be 0 or 1", path, kind="labels")
     refused("like the images", path, kind="pixels")
-    refused("size=8 is for a folder only", path, size=8)
+    refused("size=8 is for a folder of images only", path, size=8)
     refused("ignore=3 is for masks only", path, ignore=3)
     assert read(path, kind="regression").preparation.kind == "regression"
     refused("one-hot rows", saved(tmp_path / "b.npz", x=IMAGES, y=np.ones((40, 3))), kind="classes")

@@ -151,7 +151,7 @@ def test_folders_that_cannot_be_learned_from(tmp_path: Path) -> None:
     (tmp_path / "void" / "fish" / "Thumbs.db").touch()
     refused(f"class folder {tmp_path / 'void' / 'fish'} has no image", tmp_path / "void")
     (tmp_path / "a.txt").touch()
-    refused("give a folder of images, an .npz or a .csv", tmp_path / "a.txt")
+    refused("give one of: a .csv file, a folder of images, an .npz file", tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("part", ["test", "val"])
@@ -170,7 +170,7 @@ def test_two_folders_for_one_set(tmp_path: Path) -> None:
 
 def test_options_that_do_not_suit_a_folder(tmp_path: Path) -> None:
     top = class_tree(tmp_path, (10, 10))
-    refused("target=y is for a .csv only", top, target="y")
+    refused("target=y is for a .csv file only", top, target="y")
     refused("ignore=3 is for masks only", top, ignore=3)
     refused("has no 'regression'", top, kind="regression")
     refused("unknown kind 'colour'", top, kind="colour")

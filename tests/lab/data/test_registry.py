@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from leanbayes.errors import FileError, InputError, UnknownName
-from leanbayes.lab.data import DATA, DataSet, Origin, Remote, Source, data_dir, load_data, registry
-from tests.lab.data.test_digits import idx
+from leanbayes.lab.data import DATA, DataSet, Origin, Remote, Source, cubic, data_dir, load_data
+from tests.lab.data.sets.test_digits import idx
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -58,36 +58,36 @@ def publish_mnist(folder: Path, address: str, sums: bool = True) -> DataSet:
     return replace(DATA["mnist"], origin=Origin("MNIST", "http://example.org", tuple(remotes)))
 
 
-def test_what_is_missing_is_fetched_and_what_is_there_stays(web, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(DATA, "mnist", publish_mnist(*web))
-    own = tmp_path / "data" / "MNIST" / "raw" / FILES[3]  # unpacked, and other than what is published
-    own.parent.mkdir(parents=True)
-    own.write_bytes(idx(np.full(20, 4, np.uint8)))
-    with pytest.raises(FileError, match=r"no MNIST/raw/train-images.*or ask for its download"):
-        load_data("mnist", tmp_path / "data")
-    source = load_data("mnist", tmp_path / "data", download=True)
-    assert (len(source.train), len(source.test)) == (51, 20)
-    assert {int(y) for _, y in source.test} == {4}
-    assert sorted(path.name for path in own.parent.iterdir()) == sorted(
-        [*(f"{name}.gz" for name in FILES[:3]), FILES[3]]
-    )
-    for file in web[0].iterdir():
-        file.unlink()
-    assert len(load_data("mnist", tmp_path / "data", download=True).train) == 51  # nothing is asked for any more
+def test_what_is_missing_is_fetched_and_what_is_there_stays(web, tmp_path: Path) -> None:
+    with DATA.replacing(publish_mnist(*web)):
+        own = tmp_path / "data" / "MNIST" / "raw" / FILES[3]  # unpacked, and other than what is published
+        own.parent.mkdir(parents=True)
+        own.write_bytes(idx(np.full(20, 4, np.uint8)))
+        with pytest.raises(FileError, match=r"no MNIST/raw/train-images.*or ask for its download"):
+            load_data("mnist", tmp_path / "data")
+        source = load_data("mnist", tmp_path / "data", download=True)
+        assert (len(source.train), len(source.test)) == (51, 20)
+        assert {int(y) for _, y in source.test} == {4}
+        assert sorted(path.name for path in own.parent.iterdir()) == sorted(
+            [*(f"{name}.gz" for name in FILES[:3]), FILES[3]]
+        )
+        for file in web[0].iterdir():
+            file.unlink()
+        assert len(load_data("mnist", tmp_path / "data", download=True).train) == 51  # nothing is asked for any more
 
 
-def test_a_wrong_sum_leaves_nothing_behind(web, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(DATA, "mnist", publish_mnist(*web, sums=False))
-    with pytest.raises(FileError, match=r"cannot fetch .*hash.*http://example.org"):
-        load_data("mnist", tmp_path / "data", download=True)
-    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+def test_a_wrong_sum_leaves_nothing_behind(web, tmp_path: Path) -> None:
+    with DATA.replacing(publish_mnist(*web, sums=False)):
+        with pytest.raises(FileError, match=r"cannot fetch .*hash.*http://example.org"):
+            load_data("mnist", tmp_path / "data", download=True)
+        assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
 
 
-def test_what_is_not_published_any_more(web, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setitem(DATA, "mnist", publish_mnist(*web))
-    (web[0] / f"{FILES[1]}.gz").unlink()
-    with pytest.raises(FileError, match=r"cannot fetch .*train-labels.*404.*get it from http://example.org"):
-        load_data("mnist", tmp_path / "data", download=True)
+def test_what_is_not_published_any_more(web, tmp_path: Path) -> None:
+    with DATA.replacing(publish_mnist(*web)):
+        (web[0] / f"{FILES[1]}.gz").unlink()
+        with pytest.raises(FileError, match=r"cannot fetch .*train-labels.*404.*get it from http://example.org"):
+            load_data("mnist", tmp_path / "data", download=True)
 
 
 def archive(**members: bytes) -> bytes:
@@ -124,7 +124,7 @@ def test_fetching_needs_pooch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_unknown_names_and_options(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'cifar11'; choose from .*'cifar10'"):
         load_data("cifar11")
-    with pytest.raises(InputError, match="mnist is not made of files of images; leave size=8 out"):
+    with pytest.raises(InputError, match="cannot be resized; leave size=8 out"):
         load_data("mnist", tmp_path, size=8)
 
 
@@ -144,12 +144,16 @@ def test_the_data_directory_is_where_sets_are_looked_for(tmp_path: Path, monkeyp
         load_data("camvid")
 
 
-def test_names_are_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leanbayes.lab.data import toy
+def test_names_are_used_once() -> None:
+    with pytest.raises(InputError, match="two of kind data set are called 'mnist'"):
+        DATA.register(DataSet("mnist", DATA["mnist"].read))
 
-    monkeypatch.setitem(toy.SETS, "mnist", DATA["mnist"])
-    with pytest.raises(InputError, match="two data sets are called 'mnist'"):
-        registry._found()
+
+def test_a_set_from_outside_is_read_by_name() -> None:
+    """One `DataSet` is all that a third party writes."""
+    name = "cubic-of-the-test"
+    DATA.register(DataSet(name, partial(cubic, count=40)))
+    assert load_data(name, seed=3).name == name
 
 
 @pytest.mark.skipif(not (data_dir() / "MNIST" / "raw").is_dir(), reason="MNIST is not here")

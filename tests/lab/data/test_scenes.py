@@ -6,8 +6,8 @@ import torch
 
 from leanbayes.errors import FileError, InputError
 from leanbayes.lab.data import load_data
-from leanbayes.lab.data.cityscapes import cityscapes
-from leanbayes.lab.data.imagenet import imagenet
+from leanbayes.lab.data.sets.cityscapes import cityscapes
+from leanbayes.lab.data.sets.imagenet import imagenet
 from tests.lab.data.makers import mask, picture
 
 

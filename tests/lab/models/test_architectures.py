@@ -33,7 +33,7 @@ from leanbayes.lab.models import (
     vgg16,
     vit,
 )  # fmt: skip
-from leanbayes.lab.models.resnet import PreActBlock
+from leanbayes.lab.models.architectures.resnet import PreActBlock
 
 FAMILIES = [
     "alexnet", "densenet121", "encoder3d", "lenet5", "lenet300", "mlp", "preact_resnet18", "resnet18",
@@ -391,7 +391,11 @@ def test_vit_learns_where_a_spot_is() -> None:
             InputError,
             r"needs the size of images as \(height, width\), got \(28,\)",
         ),
-        (lambda: MODELS["vit_s16"](3, 10, size=(8, 32)), InputError, "vit needs images of 16x16 or more, got 8x32"),
+        (
+            lambda: MODELS["vit_s16"].build(3, 10, size=(8, 32)),
+            InputError,
+            "vit needs images of 16x16 or more, got 8x32",
+        ),
         (lambda: vit(3, 10, size=(0, 4)), InputError, "vit needs images of 1x1 or more, got 0x4"),
         (lambda: vit(3, 10, heads=3), InputError, "width must be a multiple of heads, got 128 and 3"),
         (lambda: vit(3, 10, patch=0), InputError, "patch must be a whole number, 1 or more, got 0"),

@@ -12,8 +12,8 @@ from torch import nn
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation.cost import count_parameters, training_flops
 from leanbayes.lab.data import Task, load_data
-from leanbayes.lab.models.parts import he_initialise
-from leanbayes.lab.models.resnet import BasicBlock
+from leanbayes.lab.models.architectures.parts import he_initialise
+from leanbayes.lab.models.architectures.resnet import BasicBlock
 from leanbayes.lab.recipes import Budget, parse
 from leanbayes.lab.recipes.base import option
 from leanbayes.lab.recipes.ssvi import SSVI

@@ -1,13 +1,17 @@
 """Data to learn from: data sets by name, the built-in digits, and the user's own folders, arrays and tables."""
 
 from leanbayes.lab.data.arrays import data_dir
-from leanbayes.lab.data.digits import digits, mnist
-from leanbayes.lab.data.lesions import lesions
-from leanbayes.lab.data.lidc import lidc
 from leanbayes.lab.data.named import DataSet, Origin, Remote
 from leanbayes.lab.data.preparation import Kind, Preparation
 from leanbayes.lab.data.rated import Raters, from_raters
+from leanbayes.lab.data.reader import Reader, ReadOptions
+from leanbayes.lab.data.reading import READERS, read
 from leanbayes.lab.data.registry import DATA, load_data
+from leanbayes.lab.data.sets.digits import digits, mnist
+from leanbayes.lab.data.sets.lesions import lesions
+from leanbayes.lab.data.sets.lidc import lidc
+from leanbayes.lab.data.sets.toy import cubic
+from leanbayes.lab.data.sets.uci import uci, uci_splits
 from leanbayes.lab.data.shifts import (
     CORRUPTIONS,
     SEVERITIES,
@@ -19,14 +23,13 @@ from leanbayes.lab.data.shifts import (
     rotate,
     shift,
 )
-from leanbayes.lab.data.source import Examples, Source, likelihood_for, read
+from leanbayes.lab.data.source import Examples, Source, likelihood_for
 from leanbayes.lab.data.task import Task, length
-from leanbayes.lab.data.toy import cubic
-from leanbayes.lab.data.uci import uci, uci_splits
 
 __all__ = [
     "CORRUPTIONS",
     "DATA",
+    "READERS",
     "SEVERITIES",
     "Corruption",
     "DataSet",
@@ -36,6 +39,8 @@ __all__ = [
     "Origin",
     "Preparation",
     "Raters",
+    "ReadOptions",
+    "Reader",
     "Remote",
     "Source",
     "Task",

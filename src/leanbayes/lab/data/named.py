@@ -58,17 +58,23 @@ class Origin:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A reader, called with the data directory and the seed of what the layout leaves open, and the set's origin.
+    """A data set with a name. It is one entry of ``data/sets``, or an entry point of the group "leanbayes.data".
 
-    ``resizes`` says that it reads files of images, and so takes ``size`` and ``track`` as `data.read` does.
+    Args:
+        name: the name by which users ask for it, such as "cifar10".
+        read: reads it from the data directory, given as the first argument, with a keyword ``seed`` that decides what
+            the published layout leaves open, such as which examples are set aside for validation.
+        origin: where the set is published; None for a set that is computed.
+        resizes: whether ``read`` reads files of images, and so takes ``size`` and ``track`` as `data.read` does.
     """
 
+    name: str
     read: Callable[..., Source]
     origin: Origin | None = None
     resizes: bool = False
 
     def __call__(self, folder: Path | str | None = None, seed: int = 0, **options: Any) -> Source:
-        """Read it."""
+        """Read the set from the data directory ``folder``."""
         return self.read(folder, seed=seed, **options)
 
 

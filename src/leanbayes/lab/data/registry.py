@@ -1,32 +1,24 @@
-"""Data sets by name. A new one is a new file in this folder, with its reader in a dictionary called SETS."""
+"""Data sets by name, and `load_data`, which reads one of them."""
 
-import importlib
-import pkgutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leanbayes.errors import InputError, UnknownName
+from leanbayes._catalogue import Catalogue
+from leanbayes.errors import InputError
 from leanbayes.lab.data.images import Size, Track, untracked
 from leanbayes.lab.data.named import DataSet
 from leanbayes.lab.data.source import Source
 
 __all__ = ["DATA", "load_data"]
 
-
-def _found() -> dict[str, DataSet]:
-    sets: dict[str, DataSet] = {}
-    files = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.ispkg]
-    for file in files:
-        found = vars(importlib.import_module(f"{__package__}.{file}")).get("SETS", {})
-        for name in found.keys() & sets.keys():
-            raise InputError(f"two data sets are called {name!r}; rename the one in {file}.py")
-        sets |= found
-    return sets
-
-
-DATA = _found()
-"""What `load_data` knows: each is called with the data directory and returns a `Source`."""
+DATA: Catalogue[DataSet] = Catalogue(
+    "data set",
+    lambda value: value.name if isinstance(value, DataSet) else None,
+    package="leanbayes.lab.data.sets",
+    group="leanbayes.data",
+)
+"""Every data set that `load_data` knows, by name."""
 
 
 def load_data(
@@ -41,24 +33,23 @@ def load_data(
     """Read a data set of `DATA` from its official files.
 
     Args:
-        name: such as "cifar10", "breastmnist", "lidc" or "uci-concrete".
-        folder: the data directory; by default what LEANBAYES_DATA names, or ``data``.
-        seed: of what the published split leaves open, a validation set above all; for UCI the number of the split.
-        size: (height, width) to resize images to, or one number for both, of sets that are files of images.
-        download: fetch files that are missing, where the source allows it; needs ``pip install 'leanbayes[data]'``.
-        track: shows how far the reading of images is, such as ``rich.progress.track``.
+        name: the name of the set, such as "cifar10", "breastmnist", "lidc" or "uci-concrete".
+        folder: the data directory. By default it is what the variable LEANBAYES_DATA names, or ``data``.
+        seed: decides what the published split leaves open, above all the validation set. For UCI tables it is the
+            number of the split.
+        size: (height, width) to which images are resized, or one number for both; for sets that are files of images.
+        download: fetch missing files, where the publisher allows it. This needs ``pip install 'leanbayes[data]'``.
+        track: wraps an iterable to show how far the reading of images is, such as ``rich.progress.track``.
 
     >>> source = load_data("lesions", seed=1)
     >>> source.name, source.usual_model, source.train[0][0].shape
     ('lesions', 'unet', torch.Size([1, 64, 64]))
     """
-    if name not in DATA:
-        raise UnknownName.of("data set", name, DATA)
-    chosen = DATA[name]
+    chosen = DATA.named(name)
     options: dict[str, Any] = {"track": track} if chosen.resizes else {}
     if size is not None:
         if not chosen.resizes:
-            raise InputError(f"{name} is not made of files of images; leave size={size} out")
+            raise InputError(f"{name} does not consist of image files, so it cannot be resized; leave size={size} out")
         options["size"] = size
     if download and chosen.origin is not None:
         chosen.origin.fetch(folder)

@@ -1,0 +1,43 @@
+"""What reads one form of data, such as a folder of images or a CSV file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from leanbayes.lab.data.images import Size, Track, untracked
+from leanbayes.lab.data.preparation import Kind
+from leanbayes.lab.data.source import Source
+
+__all__ = ["ReadOptions", "Reader"]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a user may say about data that are to be read; `leanbayes.lab.data.read` explains each."""
+
+    kind: Kind | None = None
+    masks: Path | None = None
+    target: str | None = None
+    size: Size | None = None
+    ignore: int | None = None
+    seed: int = 0
+    track: Track = untracked
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads one form of data. A new form is one file in ``data/readers``, or an entry point of "leanbayes.readers".
+
+    Args:
+        name: the name of the form, such as "npz".
+        form: what the form is called in messages, such as "an .npz file".
+        accepts: says whether this reader reads what lies at a path.
+        read: reads it.
+        takes: the options besides ``kind``, ``seed`` and ``track`` that make sense for this form. Others are refused.
+    """
+
+    name: str
+    form: str
+    accepts: Callable[[Path], bool]
+    read: Callable[[Path, ReadOptions], Source]
+    takes: tuple[str, ...] = ()

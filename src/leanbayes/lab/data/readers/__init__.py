@@ -1,0 +1,1 @@
+"""One file for each form of data that `leanbayes.lab.data.read` understands."""

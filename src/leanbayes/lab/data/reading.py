@@ -1,0 +1,84 @@
+"""`read` finds the reader for a user's own data and checks what the user says about them."""
+
+from pathlib import Path
+from typing import get_args
+
+from leanbayes._catalogue import Catalogue
+from leanbayes.errors import FileError, InputError, UnknownName
+from leanbayes.lab.data.images import Size, Track, untracked
+from leanbayes.lab.data.preparation import Kind
+from leanbayes.lab.data.reader import Reader, ReadOptions
+from leanbayes.lab.data.source import Source
+
+__all__ = ["READERS", "read"]
+
+READERS: Catalogue[Reader] = Catalogue(
+    "data reader",
+    lambda value: value.name if isinstance(value, Reader) else None,
+    package="leanbayes.lab.data.readers",
+    group="leanbayes.readers",
+)
+"""Every reader by name."""
+
+
+def read(
+    path: Path | str,
+    *,
+    kind: Kind | None = None,
+    masks: Path | str | None = None,
+    target: str | None = None,
+    size: int | Size | None = None,
+    ignore: int | None = None,
+    seed: int = 0,
+    track: Track = untracked,
+) -> Source:
+    """Read a user's own data: a folder of class folders, a folder of images with masks, an .npz file or a CSV file.
+
+    Folders named train, validation (or val) and test, or arrays named x_train, y_train and so on, say which examples
+    belong to which set. Where they do not, ``seed`` draws the sets class by class: 15 % for validation and 15 % for the
+    test. Inputs, and the targets of a regression, are standardised by the mean and deviation of the training set.
+
+    Args:
+        path: the folder or the file.
+        kind: what is predicted, where the data leave it open: "classes", "labels" (several yes-or-no answers),
+            "pixels" or "regression".
+        masks: the folder of masks, if ``path`` is a folder of images. A mask has the name of its image, and holds class
+            indices or the values 0 and 255.
+        target: the column of a CSV file that is predicted. All other columns are features.
+        size: (height, width) to which images are resized, or one number for both. By default all must be alike.
+        ignore: the value of mask pixels that do not count.
+        seed: decides how the data are divided.
+        track: wraps an iterable to show how far the reading of images is, such as ``rich.progress.track``.
+    """
+    where = Path(path)
+    if kind is not None and kind not in get_args(Kind):
+        raise UnknownName.of("kind", kind, get_args(Kind))
+    if not where.exists():
+        raise FileError(f"there is no file or folder {where}")
+    reader = _reader_for(where)
+    options = ReadOptions(kind, None if masks is None else Path(masks), target, _sides(size), ignore, seed, track)
+    for name in ("masks", "target", "size", "ignore"):
+        value = getattr(options, name)
+        if value is not None and name not in reader.takes:
+            shown = size if name == "size" else value
+            forms = " or ".join(other.form for other in READERS.values() if name in other.takes)
+            raise InputError(f"{name}={shown} is for {forms} only; leave it out for {where}, which is {reader.form}")
+    source = reader.read(where, options)
+    if ignore is not None and source.preparation.kind != "pixels":
+        raise InputError(f"ignore={ignore} is for masks only; leave it out for {where}")
+    return source
+
+
+def _reader_for(path: Path) -> Reader:
+    for reader in READERS.values():
+        if reader.accepts(path):
+            return reader
+    forms = ", ".join(reader.form for reader in READERS.values())
+    raise InputError(f"cannot learn from {path}; give one of: {forms}")
+
+
+def _sides(size: int | Size | None) -> Size | None:
+    sides = (size, size) if isinstance(size, int) else size
+    if sides is not None and (len(sides) != 2 or min(sides) < 1):
+        raise InputError(f"size must be a positive number or a pair (height, width), got {size}")
+    return sides

@@ -1,0 +1,108 @@
+"""Handwritten digits: scikit-learn's built-in set, with shifted ones beside it, and MNIST and its like from files."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.utils.data import TensorDataset
+
+from leanbayes.errors import InputError
+from leanbayes.lab.data.arrays import read_idx
+from leanbayes.lab.data.named import DataSet, Origin, Remote, with_classes
+from leanbayes.lab.data.source import Source, from_arrays
+from leanbayes.lab.data.splits import divide
+from leanbayes.lab.data.task import Task
+from leanbayes.lab.models import model_named
+from leanbayes.likelihood import Categorical
+
+__all__ = ["digits", "mnist"]
+
+_KNOWN = 8
+_VALIDATION, _TEST = 150, 993  # of 1443 images of known digits: about 300 are left to learn from
+_CLOTHES = (
+    "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+)  # fmt: skip
+_FILES = (
+    "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+)  # fmt: skip
+
+
+def _origin(title: str, name: str, page: str, mirror: str, *sums: str) -> Origin:
+    remotes = [Remote(mirror + file, md5, (f"{name}/raw/{file}",)) for file, md5 in zip(_FILES, sums, strict=True)]
+    return Origin(title, page, tuple(remotes))
+
+
+_ORIGINS = {
+    "MNIST": _origin(
+        "MNIST",
+        "MNIST",
+        "http://yann.lecun.com/exdb/mnist",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    "FashionMNIST": _origin(
+        "Fashion-MNIST",
+        "FashionMNIST",
+        "https://github.com/zalandoresearch/fashion-mnist",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+}
+
+
+def digits(seed: int = 0) -> Task:
+    """The digits 0 to 7 of scikit-learn's 8x8 images: about 300 to learn from, 150 to choose on, 1000 to test.
+
+    ``shifted`` has the test digits "rotated" by 90°, and the digits 8 and 9, which are "unseen".
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise InputError("the digits come with scikit-learn: pip install 'leanbayes[demo]'") from error
+    data = load_digits()
+    images = torch.tensor(data.images / 16, dtype=torch.float32)[:, None]
+    labels = torch.tensor(data.target)
+    known = labels < _KNOWN
+    x, y = images[known], labels[known]
+    places = divide(y.tolist(), {"validation": _VALIDATION / len(y), "test": _TEST / len(y)}, seed)
+    sets = {name: TensorDataset(x[some], y[some]) for name, some in places.items()}
+    turned = torch.rot90(x[places["test"]], dims=(2, 3))
+    return Task(
+        "digits",
+        **sets,
+        model=partial(model_named, "small_cnn", in_channels=1, classes=_KNOWN, size=(8, 8)),
+        likelihood=Categorical(),
+        classes=tuple(map(str, range(_KNOWN))),
+        shifted={
+            "rotated": TensorDataset(turned, y[places["test"]]),
+            "unseen": TensorDataset(images[~known], labels[~known]),
+        },
+    )
+
+
+def mnist(folder: Path | str | None = None, name: str = "MNIST", seed: int = 0) -> Source:
+    """MNIST, or another set of its format such as "FashionMNIST", from ``folder/name/raw`` as torchvision lays it out.
+
+    ``folder`` is `data_dir()` by default. Validation is set aside from the training images by ``seed``.
+    """
+    origin = _ORIGINS.get(name) or Origin(name, "where it is published")
+    files = [origin.find(folder, f"{name}/raw/{file}") for file in _FILES]
+    train_x, train_y, test_x, test_y = map(read_idx, files)
+    sets, raw = {"train": (train_x, train_y), "test": (test_x, test_y)}, files[0].parent
+    for split, (x, y) in sets.items():
+        if x.ndim != 3 or y.shape != (len(x),):
+            raise InputError(f"{raw} has {split} images of shape {x.shape} but labels of shape {y.shape}")
+    source = from_arrays(raw.parent, sets, "classes", seed=seed)
+    return with_classes(source, _CLOTHES) if name == "FashionMNIST" else source
+
+
+SETS = (
+    DataSet("mnist", mnist, _ORIGINS["MNIST"]),
+    DataSet("fashion-mnist", partial(mnist, name="FashionMNIST"), _ORIGINS["FashionMNIST"]),
+)

@@ -1,0 +1,52 @@
+"""LIDC-IDRI (Armato et al. 2011): patches of lung CT in which four radiologists have marked nodules."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from leanbayes.errors import FileError
+from leanbayes.lab.data.arrays import Array, load_npz
+from leanbayes.lab.data.named import DataSet, Origin
+from leanbayes.lab.data.rated import from_raters
+from leanbayes.lab.data.source import Source
+
+__all__ = ["lidc"]
+
+_FILE = "lidc_128x128_4raters.npz"
+_ORIGIN = Origin("LIDC-IDRI", "https://www.cancerimagingarchive.net/collection/lidc-idri (as one .npz, see lidc)")
+
+
+def lidc(folder: Path | str | None = None, seed: int = 0, *, fold: int = 0) -> Source:
+    """Nodules in ``LIDC/lidc_128x128_4raters.npz``, by patient in four folds of which ``fold`` is the test (000, 3.1).
+
+    The file holds ``images`` (N, H, W) in bytes, ``masks`` (N, raters, H, W) of 0 and 1, or with the last axis packed
+    by `numpy.packbits`, and ``patient`` (N). The pickled file that is widely passed around is not read.
+    """
+    path = _ORIGIN.find(folder, f"LIDC/{_FILE}", _FILE)
+    arrays = load_npz(path)
+    if not {"images", "masks", "patient"} <= arrays.keys():
+        raise FileError(f"{path} should hold images, masks and patient, got {sorted(arrays)}")
+    images, masks, patients = (arrays[name] for name in ("images", "masks", "patient"))
+    if images.dtype != np.uint8 or images.ndim != 3 or not images.size or masks.dtype != np.uint8 or masks.ndim != 4:
+        raise FileError(
+            f"{path} should hold bytes, images (N, H, W) and masks (N, raters, H, W), "
+            f"got {images.dtype} {images.shape} and {masks.dtype} {masks.shape}"
+        )
+    return from_raters(
+        path,
+        torch.from_numpy(images),
+        torch.from_numpy(_unpacked(masks, images.shape[2])),
+        patients.tolist(),
+        ("background", "nodule"),
+        seed=seed,
+        fold=fold,
+    )
+
+
+def _unpacked(masks: Array, width: int) -> Array:
+    packed = masks.shape[3] == -(-width // 8) != width
+    return np.unpackbits(masks, axis=3, count=width) if packed else masks
+
+
+SETS = (DataSet("lidc", lidc, _ORIGIN),)
