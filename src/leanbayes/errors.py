@@ -1,14 +1,31 @@
-"""Every error that LeanBayes raises on purpose: what happened, what it got, what to do."""
+"""Every error that LeanBayes raises on purpose, and the warnings that it gives.
+
+Each message says what happened, what the code got and what to do. Every error is a `LeanBayesError` and, at the same
+time, the built-in error that a Python programmer expects: an `InputError` is a `ValueError`, a `FileError` is an
+`OSError`.
+
+>>> try:
+...     raise UnknownName.of("kernel", "nubma", ["csr", "dense", "numba"])
+... except LeanBayesError as error:
+...     print(error)
+unknown kernel 'nubma'; choose from ['csr', 'dense', 'numba']; did you mean 'numba'?
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Self
 
 __all__ = [
     "FileError",
     "ForeignFile",
     "InputError",
     "LeanBayesError",
+    "MissingPackage",
     "MissingRule",
     "NewerFile",
     "NoClosedForm",
     "NonFinite",
+    "PerformanceWarning",
     "SelectionError",
     "ShapeMismatch",
     "TruncatedFile",
@@ -18,57 +35,94 @@ __all__ = [
 
 
 class LeanBayesError(Exception):
-    """The root: catch this to catch them all."""
+    """The base class of all errors here: catch it to catch every one of them."""
 
 
 class InputError(LeanBayesError, ValueError):
-    """An argument that cannot be used."""
+    """Raised when an argument cannot be used; the message says which values can."""
 
 
 class UnknownName(InputError):
-    """A name that is in no list of ours."""
+    """Raised when a name is not one of the names that exist; the message lists them."""
 
     @classmethod
-    def of(cls, what: str, got: object, known: object) -> "UnknownName":
-        """Say which ``what`` was asked for and which there are."""
-        return cls(f"unknown {what} {got!r}; choose from {sorted(known)}")  # type: ignore[call-overload]
+    def of(cls, kind: str, name: object, known: Iterable[object]) -> Self:
+        """Build the error for a name that does not exist.
+
+        Args:
+            kind: what the name is one of, such as "recipe".
+            name: the name that was asked for.
+            known: the names that exist. The message suggests the most similar one.
+        """
+        names = sorted(known)  # type: ignore[type-var]
+        similar = get_close_matches(str(name), map(str, names), n=1)
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
+        return cls(f"unknown {kind} {name!r}; choose from {names}{hint}")
+
+
+class MissingPackage(InputError, ImportError):
+    """Raised when what was asked for needs an optional package; the message names the extra to install."""
+
+    @classmethod
+    def of(cls, what: str, package: str, extra: str) -> Self:
+        """Build the error for an optional package that is not installed.
+
+        Args:
+            what: what needs the package, such as "the kernel 'numba'".
+            package: the name of the package.
+            extra: the extra of LeanBayes that installs the package, such as "fast".
+
+        >>> print(MissingPackage.of("mixed precision", "accelerate", "distributed"))
+        mixed precision needs the package accelerate; install it with: pip install 'leanbayes[distributed]'
+        """
+        return cls(f"{what} needs the package {package}; install it with: pip install 'leanbayes[{extra}]'")
 
 
 class SelectionError(InputError):
-    """A subspace that cannot be chosen: no match, an impossible rate, scores that do not fit."""
+    """Raised when a subspace cannot be chosen: no weight matches, the rate is impossible or the scores do not fit."""
 
 
 class ShapeMismatch(InputError):
-    """Outputs and targets that do not belong together."""
+    """Raised when tensors do not belong together, such as outputs and targets of different sizes."""
 
 
 class NonFinite(LeanBayesError, ArithmeticError):
-    """NaN or infinity where a number was needed."""
+    """Raised when a number is NaN or infinite where a finite one is needed.
+
+    In training, lower the learning rate or the initial scales, and look for NaN in the data.
+    """
 
 
 class MissingRule(LeanBayesError, NotImplementedError):
-    """An operation met a random tensor, and nothing says how mean and variance pass through it."""
+    """Raised when an operation meets a random tensor and no rule says how mean and variance pass through it.
+
+    Predict by draws instead (``predict_by="sample"``), or add the rule as CONTRIBUTING.md describes.
+    """
 
 
 class NoClosedForm(LeanBayesError, NotImplementedError):
-    """No exact KL divergence is known for this pair of distributions."""
+    """Raised when no exact KL divergence is known for a pair of distributions; use ``kl=lb.MonteCarlo(...)`` instead."""
 
 
 class FileError(LeanBayesError, OSError):
-    """A file that cannot be read or written."""
+    """Raised when a file cannot be read or written."""
 
 
 class ForeignFile(FileError):
-    """A file that LeanBayes did not write."""
+    """Raised when LeanBayes did not write the file; check the path."""
 
 
 class TruncatedFile(FileError):
-    """A file that is cut short or damaged."""
+    """Raised when a file is cut short or damaged; copy it again or save the model anew."""
 
 
 class NewerFile(FileError):
-    """A file of a later format than this version knows."""
+    """Raised when a later version of LeanBayes wrote the file; upgrade LeanBayes to read it."""
 
 
 class WrongModel(FileError):
-    """A file that holds another architecture than the model given."""
+    """Raised when a file holds another architecture than the model that it is loaded into; build the saved one."""
+
+
+class PerformanceWarning(UserWarning):
+    """Given once when a result is right but could come faster, such as when numba is not installed."""

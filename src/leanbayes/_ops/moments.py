@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leanbayes._ops import compiled
 from leanbayes._ops.normal import threads
 
 __all__ = [
@@ -184,6 +185,7 @@ def _fit(*tensors: Tensor) -> bool:
         )
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.maybe_current_level()
+        and compiled.available()
     )
 
 

@@ -9,11 +9,15 @@ The kernels are in `leanbayes._ops.normal_kernels`, compiled at the first use an
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from leanbayes._ops import compiled, normal_numpy
+from leanbayes._ops.normal_numpy import STEP
 
 __all__ = [
     "draw",
@@ -111,18 +115,27 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 
 def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
     """Call a kernel on pieces of the tensors, in threads; each piece has its own row, if there are rows."""
-    from leanbayes._ops import normal_kernels  # numba takes half a second, which small models need not wait for
-
-    kernel = getattr(normal_kernels, name)
+    kernel = getattr(_kernels(), name)
     arrays = [np.asarray(in_memory_order(tensor.detach())).reshape(-1) for tensor in tensors]
 
     def piece(number: int) -> None:
         start = number * _PIECE
-        first = np.uint64((seed + start // 2 * normal_kernels.STEP) % 2**64)
-        kernel(first, *(array[start : start + _PIECE] for array in arrays), *(() if rows is None else (rows[number],)))
+        first = np.uint64((seed + start // 2 * STEP) % 2**64)
+        pieces = [array[start : start + _PIECE] for array in arrays]
+        with np.errstate(all="ignore"):  # numpy would warn of infinities that torch passes on
+            kernel(first, *pieces, *(() if rows is None else (rows[number],)))
 
     for _ in threads(torch.get_num_threads()).map(piece, range(-(-arrays[0].size // _PIECE))):
         pass
+
+
+def _kernels() -> ModuleType:
+    """The compiled kernels, or the same functions in numpy where numba is missing."""
+    if not compiled.available():
+        return normal_numpy
+    from leanbayes._ops import normal_kernels  # numba takes half a second, which small models need not wait for
+
+    return normal_kernels
 
 
 @cache

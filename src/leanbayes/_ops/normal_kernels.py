@@ -12,9 +12,10 @@ from numba import njit
 from numpy import float32 as f
 from numpy import int32, uint32, uint64
 
-__all__ = ["STEP", "draw", "fill", "normal_and_gamma", "pull_back", "scale", "shift", "spread"]
+from leanbayes._ops.normal_numpy import STEP
 
-STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, between two counters
+__all__ = ["draw", "fill", "normal_and_gamma", "pull_back", "scale", "shift", "spread"]
+
 _STEP, _FIRST, _SECOND = uint64(STEP), uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB)
 _PAIRS = 256
 _BLOCK = 2 * _PAIRS

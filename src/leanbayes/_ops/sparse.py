@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops import compiled
 from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose
 from leanbayes._ops.sparse_plan import Axis, Geometry
 from leanbayes._ops.sparse_products import SparseProduct, in_autocast, innermost
@@ -215,6 +216,8 @@ def _kernels(kernel: str, x: Tensor, non_zeros: int, geometry: Geometry, moments
         raise UnknownName.of("kernel", kernel, ["auto", *KERNELS])
     if kernel == "csr" and not geometry.is_linear:
         raise InputError('the kernel "csr" is for linear maps; choose "auto", "numba" or "dense" for a convolution')
+    if kernel == "numba":
+        compiled.require(kernel)
     return Kernels(kernel, kernel, kernel)
 
 

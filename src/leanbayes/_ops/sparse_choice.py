@@ -5,11 +5,12 @@ change little with the number of cores and in float64. Whatever is chosen, resul
 """
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor
 
+from leanbayes._ops import compiled
 from leanbayes._ops.sparse_plan import Geometry
 
 __all__ = ["DENSE", "KERNELS", "Kernels", "choose"]
@@ -42,7 +43,14 @@ _CSR_ONLY = Kernels("csr", "csr", "csr")
 
 
 def choose(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
-    """The cheapest kernels for an input of shape (batch, channels, …)."""
+    """Choose the cheapest kernels that are installed for an input of shape (batch, channels, …)."""
+    chosen = _cheapest(x, non_zeros, geometry, moments, has_numba=True)
+    if "numba" in (chosen.forward, chosen.values) and not compiled.available():
+        return _cheapest(x, non_zeros, geometry, moments, has_numba=False)
+    return chosen
+
+
+def _cheapest(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool, has_numba: bool) -> Kernels:
     transformed = torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
     if x.dtype not in (torch.float32, torch.float64) or transformed:
         return DENSE
@@ -53,7 +61,9 @@ def choose(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kern
     vectors = max(batch, VECTOR // x.itemsize)
     sums = _SUM_START + products * vectors * (_SUMS if moments else _SUM)
     dots = non_zeros * (_VALUES if moments else _VALUE) + products * batch * (_DOTS if moments else _DOT)
-    csr = float("inf")
+    csr = inf
+    if not has_numba:
+        sums = dots = inf
     if linear and torch.backends.mkl.is_available():
         csr = (_CSR_START + products * batch * _CSR) * (2 if moments else 1)
     sweep = batch * (geometry.inputs * prod(geometry.sizes) + geometry.outputs * prod(geometry.positions)) * _SWEEP
