@@ -11,9 +11,8 @@ time, the built-in error that a Python programmer expects: an `InputError` is a 
 unknown kernel 'nubma'; choose from ['csr', 'dense', 'numba']; did you mean 'numba'?
 """
 
-from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Self
+from typing import Any, Self
 
 __all__ = [
     "FileError",
@@ -46,7 +45,7 @@ class UnknownName(InputError):
     """Raised when a name is not one of the names that exist; the message lists them."""
 
     @classmethod
-    def of(cls, kind: str, name: object, known: Iterable[object]) -> Self:
+    def of(cls, kind: str, name: object, known: Any) -> Self:
         """Build the error for a name that does not exist.
 
         Args:
@@ -54,7 +53,7 @@ class UnknownName(InputError):
             name: the name that was asked for.
             known: the names that exist. The message suggests the most similar one.
         """
-        names = sorted(known)  # type: ignore[type-var]
+        names = sorted(known)
         similar = get_close_matches(str(name), map(str, names), n=1)
         hint = f"; did you mean {similar[0]!r}?" if similar else ""
         return cls(f"unknown {kind} {name!r}; choose from {names}{hint}")
@@ -101,7 +100,7 @@ class MissingRule(LeanBayesError, NotImplementedError):
 
 
 class NoClosedForm(LeanBayesError, NotImplementedError):
-    """Raised when no exact KL divergence is known for a pair of distributions; use ``kl=lb.MonteCarlo(...)`` instead."""
+    """Raised when no exact KL divergence is known for a pair of distributions; use `lb.MonteCarlo` instead."""
 
 
 class FileError(LeanBayesError, OSError):
