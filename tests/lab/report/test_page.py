@@ -90,7 +90,7 @@ def test_the_same_folder_gives_the_same_bytes(pages, tmp_path):
 
 def test_what_was_compared_is_said(pages):
     words = " ".join(Page(pages["classes"].read_text()).text)
-    said = [*METHODS, FAILED, "digits", "1,200 train", "0, 1, 2", "leanbayes compare classes", "4f1c2ab", "2 cores"]
+    said = [*METHODS, FAILED, "digits", "1,200 for training", "0, 1, 2", "leanbayes compare classes", "4f1c2ab", "2 cores"]
     said += ["2025-03-14", "letters (500)", "learning_rate = 0.001", "deterministic vs ensemble", "0.038"]
     assert [part for part in said if part not in words] == []
 

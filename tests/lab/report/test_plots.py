@@ -71,7 +71,7 @@ def test_figures_become_svg_that_follows_the_page(name):
     assert "#040506" not in svg
     assert "<style" not in svg
     assert "<metadata" not in svg
-    assert 'aria-label="a &quot;quoted&quot; &lt;alt&gt;"' in svg
+    assert 'aria-label="a &#34;quoted&#34; &lt;alt&gt;"' in svg
     assert all(name.startswith("f1-") for name in re.findall(r'\bid="([^"]*)"', svg))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]*)', svg)) <= set(re.findall(r'\bid="([^"]*)"', svg))
 

@@ -1,4 +1,4 @@
-"""Pictures of the report: the most and least certain examples, and segmentations with their doubt."""
+"""The pictures of the report: the examples a method is most and least certain of, and segmentations."""
 
 from collections.abc import Sequence
 
@@ -6,88 +6,100 @@ import numpy as np
 
 from leanbayes.errors import FileError
 from leanbayes.lab.report import pictures
-from leanbayes.lab.report.read import Arrays
-from leanbayes.lab.report.render import Html, element, join
-from leanbayes.lab.report.section import Panel, Section, legend
+from leanbayes.lab.report.read import Arrays, Numbers
+from leanbayes.lab.report.section import Card, LegendEntry, Overlay, Panel, Ramp, Section, Strip
 
 __all__ = ["examples", "overlays"]
 
-_MOST = 6  # pictures of a kind
+_MOST = 6  # pictures in a strip
 
 
 def examples(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Section:
-    """What each method is surest and least sure of."""
-
-    def named(label: float) -> str:
-        return classes[int(label)] if np.isfinite(label) and 0 <= label < len(classes) else f"{label:g}"
-
+    """Show the test pictures that each method is most and least certain of."""
     panels = []
     for name in names:
         strips = []
-        for key, words in (("certain", "most certain"), ("uncertain", "least certain")):
-            found = arrays.take(f"{name}/{key}", image=(3, 4), label=(1,), predicted=(1,), entropy=(1,))
-            if found is None:
-                continue
-            cards = []
-            for image, label, predicted, entropy in list(zip(*found, strict=True))[:_MOST]:
-                right = label == predicted
-                says = f"{named(predicted)} ✓" if right else f"{named(predicted)} ✗"
-                told = f"{named(label)}, predicted {named(predicted)}, entropy {entropy:.2g}"
-                lines = [element("b", says), element("small", f"is {named(label)}") if not right else Html("")]
-                lines.append(element("small", f"{entropy:.2f} nats" if entropy >= 0.01 else "<0.01 nats"))
-                address = pictures.data_address(pictures.picture(image))
-                picture = element("img", src=address, alt=f"Example of {told}")
-                cards.append(element("li", picture, *lines, class_="right" if right else "wrong"))
-            strips.append(join(element("h4", words), element("ul", *cards, class_="examples")))
+        for key, title in (("certain", "most certain"), ("uncertain", "least certain")):
+            columns = arrays.take(f"{name}/{key}", image=(3, 4), label=(1,), predicted=(1,), entropy=(1,))
+            if columns is not None:
+                rows = list(zip(*columns, strict=True))[:_MOST]
+                strips.append(Strip(title, tuple(_card(classes, *row) for row in rows)))
         if strips:
-            panels.append(Panel(join(*strips), name))
+            panels.append(Panel(name, strips=tuple(strips)))
     return Section(
         "examples",
         "Most and least certain examples",
-        "Test pictures each method is surest and least sure of: its answer, ✓ when right, ✗ with the true class when "
-        "wrong, and its entropy. Errors among the most certain are the dangerous ones.",
-        panels,
+        "These are the test pictures that each method is most and least certain of. Below each picture stand the "
+        "method's answer (✓ if it is right, ✗ and the true class if it is wrong) and its uncertainty (entropy, in "
+        "nats). Errors among the most certain pictures are the dangerous ones.",
+        tuple(panels),
     )
+
+
+def _card(classes: Sequence[str], image: Numbers, label: float, predicted: float, entropy: float) -> Card:
+    truth, answer = _class_name(classes, label), _class_name(classes, predicted)
+    return Card(
+        address=pictures.data_address(pictures.picture(image)),
+        alternative=f"Example of class {truth}, predicted {answer}, entropy {entropy:.2g}",
+        answer=answer,
+        truth=truth,
+        right=bool(label == predicted),
+        uncertainty=f"{entropy:.2f} nats" if entropy >= 0.01 else "<0.01 nats",
+    )
+
+
+def _class_name(classes: Sequence[str], label: float) -> str:
+    return classes[int(label)] if np.isfinite(label) and 0 <= label < len(classes) else f"{label:g}"
 
 
 def overlays(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Section | None:
-    """Found, invented and missed areas, with the entropy map beside (000, figure 3)."""
-    taken = {
-        name: arrays.take(f"{name}/overlay", image=(3, 4), truth=(3,), predicted=(3,), entropy=(3,)) for name in names
-    }
-    found = {name: of for name, of in taken.items() if of is not None}
-    if not found:
+    """Show which areas each method finds, invents and misses, beside its entropy map (Abboud et al. 2024, fig. 3)."""
+    by_method: dict[str, list[Numbers]] = {}
+    for name in names:
+        columns = arrays.take(f"{name}/overlay", image=(3, 4), truth=(3,), predicted=(3,), entropy=(3,))
+        if columns is not None:
+            by_method[name] = [column[:_MOST] for column in columns]
+    if not by_method:
         return None
-    for name, of in found.items():
-        if len({array.shape[:3] for array in of}) > 1:
-            shapes = [array.shape for array in of]
+    for name, columns in by_method.items():
+        if len({column.shape[:3] for column in columns}) > 1:
+            shapes = [column.shape for column in columns]
             raise FileError(f"{arrays.path}: the pictures of {name}/overlay differ in size: {shapes}")
-    high = max(float(np.nan_to_num(of[3][:_MOST]).max()) for of in found.values())
-    panels = []
-    for name, of in found.items():
-        pairs = []
-        for number, (image, truth, predicted, entropy) in enumerate(list(zip(*of, strict=True))[:_MOST], 1):
-            if len(classes) > 1:  # what is no class was not to be judged (an index to ignore)
-                truth = np.where(truth < len(classes), truth, -1)
-            painted = pictures.data_address(pictures.overlay(image, truth, predicted))
-            heated = pictures.data_address(pictures.heat(entropy, high))
-            verdict = element("img", src=painted, alt=f"Picture {number}: found, invented and missed areas, by {name}")
-            doubt = element("img", src=heated, alt=f"Picture {number}: entropy map of {name}")
-            pairs.append(element("li", verdict, doubt))
-        panels.append(Panel(element("ul", *pairs, class_="overlays"), name))
-    ramp = element("span", class_="ramp", style=f"background: {pictures.scale()}", aria_hidden="true")
-    colours = legend(
-        [
-            (pictures.TRUE_POSITIVE, "■", "true positive: found"),
-            (pictures.FALSE_POSITIVE, "■", "false positive: invented"),
-            (pictures.FALSE_NEGATIVE, "■", "false negative: missed"),
-        ]
-    )
+    highest = max(float(np.nan_to_num(entropy).max()) for *_, entropy in by_method.values())
+    panels = [
+        Panel(
+            name,
+            overlays=tuple(
+                _overlay(f"Picture {number}, {name}", len(classes), highest, *row)
+                for number, row in enumerate(zip(*columns, strict=True), 1)
+            ),
+        )
+        for name, columns in by_method.items()
+    ]
     return Section(
         "overlays",
         "Segmentations and their uncertainty",
-        "On the left, what was found, invented and missed; beside it, where the method is unsure (bright). "
-        "Doubt should lie on the blue and red areas; those that stay dark are errors without a warning.",
-        panels,
-        join(colours, element("p", "entropy: sure ", ramp, f" unsure ({high:.2g} nats)", class_="legend")),
+        "The left picture of each pair shows which areas the method found, invented and missed. The right picture "
+        "shows where the method is unsure (bright). Blue and red areas should be bright on the right; where they are "
+        "dark, the method errs without a warning.",
+        tuple(panels),
+        (
+            LegendEntry(pictures.TRUE_POSITIVE, "■", "found (true positive)"),
+            LegendEntry(pictures.FALSE_POSITIVE, "■", "invented (false positive)"),
+            LegendEntry(pictures.FALSE_NEGATIVE, "■", "missed (false negative)"),
+        ),
+        Ramp(pictures.scale(), "Entropy: 0, sure", f"{highest:.2g} nats, unsure"),
+    )
+
+
+def _overlay(
+    words: str, classes: int, highest: float, image: Numbers, truth: Numbers, predicted: Numbers, entropy: Numbers
+) -> Overlay:
+    if classes > 1:  # a label that is no class marks pixels that are not judged
+        truth = np.where(truth < classes, truth, -1)
+    return Overlay(
+        verdict=pictures.data_address(pictures.overlay(image, truth, predicted)),
+        verdict_alternative=f"{words}: areas found, invented and missed",
+        uncertainty=pictures.data_address(pictures.heat(entropy, highest)),
+        uncertainty_alternative=f"{words}: map of the entropy",
     )

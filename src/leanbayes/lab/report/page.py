@@ -1,248 +1,345 @@
-"""The page: what was compared, the tables, the figures; one file that fetches nothing."""
+"""The page of a comparison: what was compared, the tables and the figures, in one file that fetches nothing.
+
+This module prepares plain values. The template ``page.html`` lays them out.
+"""
 
 import base64
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from leanbayes._files import write_bytes
 from leanbayes.lab.report.read import read_comparison
-from leanbayes.lab.report.render import Html, element, inline_svg, join
+from leanbayes.lab.report.render import fill_template, inline_svg, package_text
 from leanbayes.lab.report.section import Section
 from leanbayes.lab.report.sections import headline_metric, sections
 from leanbayes.lab.report.table import COST, Cell, Row, comparison_table, describe
 
 __all__ = ["write_report"]
 
+_DIRECTIONS = {"high": "higher is better", "low": "lower is better"}
+_KINDS = {
+    "classes": "classification",
+    "labels": "classification with several labels at once",
+    "pixels": "segmentation",
+    "regression": "regression",
+}
+_MOST_CLASSES = 12  # a longer list of class names is cut
+
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write one HTML page about the comparison in ``folder``, whole or not at all, and say where it is.
+    """Write one HTML page about the comparison in a folder, whole or not at all.
 
     Args:
-        folder: holds ``results.json`` and ``arrays.safetensors``; an array that is missing leaves its figure out.
-        out: the page; ``report.html`` in the folder if not given.
+        folder: the folder that ``leanbayes compare`` filled. A figure whose arrays are missing is left out.
+        out: the file to write; by default ``report.html`` in the folder.
+
+    Returns:
+        The path of the page.
     """
     folder = Path(folder)
     out = folder / "report.html" if out is None else Path(out)
     results, arrays = read_comparison(folder)
     rows = comparison_table(results)
-    # Half of a surrogate pair is legal in JSON and no text: it becomes a question mark.
-    page = _page(results, rows, sections(results, rows, arrays)).encode("utf-8", "replace")
-    write_bytes(out, page)
+    page = fill_template("page.html", _context(results, rows, sections(results, rows, arrays)))
+    # JSON may hold half of a surrogate pair, which is no text; it becomes a question mark.
+    write_bytes(out, page.encode("utf-8", "replace"))
     return out
 
 
-def _page(results: Mapping[str, Any], rows: Sequence[Row], figures: Sequence[Section]) -> str:
-    here = resources.files("leanbayes.lab.report")
-    style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    # Nothing may be fetched, and no script but this one may run, whatever a class or an error is called.
+def _context(results: Mapping[str, Any], rows: Sequence[Row], figures: Sequence[Section]) -> dict[str, Any]:
+    """Everything that the template shows."""
+    style, script = package_text("page.css"), package_text("page.js")
+    # The policy forbids the browser to fetch anything and to run any script but this one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    task = str(results["task"].get("name", "an unnamed task"))
-    title = f"{len(rows)} method{'s' * (len(rows) != 1)} compared on {task}"
-    ids = count(1)
-    parts = [("about", "What was compared", _about(results, rows)), *_tables(results, rows)]
-    parts += [(figure.name, figure.title, _figure(figure, ids)) for figure in figures]
-    links = (element("li", element("a", heading, href=f"#{name}")) for name, heading, _ in parts)
-    head = join(
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("link", rel="icon", href="data:,"),
-        element("title", title),
-        element("style", Html(style)),
-    )
-    body = join(
-        element("header", element("h1", title), *_lead(results, rows)),
-        element("nav", element("ul", *links), aria_label="Contents"),
-        element("main", *(element("section", element("h2", heading), body, id=name) for name, heading, body in parts)),
-        element("footer", "Arrays and pictures are those of each method's first seed. Written by LeanBayes."),
-        element("script", Html(script)),
-    )
-    return f"<!DOCTYPE html>\n{element('html', element('head', head), element('body', body), lang='en')}\n"
+    tables = _tables(results, rows)
+    contents = [{"name": "about", "title": "What was compared"}]
+    contents += [{"name": table.name, "title": table.title} for table in tables]
+    contents += [{"name": figure.name, "title": figure.title} for figure in figures]
+    return {
+        "title": f"{len(rows)} method{'' if len(rows) == 1 else 's'} compared on {_task_name(results)}",
+        "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        "style": Markup(style),
+        "script": Markup(script),
+        "lead": _lead(results, rows),
+        "contents": contents,
+        "about": _about(results, rows),
+        "methods": _methods(results["methods"]),
+        "tables": tables,
+        "figures": _figures(figures),
+    }
 
 
-def _lead(results: Mapping[str, Any], rows: Sequence[Row]) -> list[Html]:
-    """The answer in two sentences: the best, and the cheapest to train."""
+def _task_name(results: Mapping[str, Any]) -> str:
+    return str(results["task"].get("name", "an unnamed task"))
+
+
+# ---------------------------------------------------------------- the answer in two sentences
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A method, its value of the headline metric, and how long its training took (empty if that is not known)."""
+
+    method: str
+    value: str
+    seconds: str
+
+
+def _lead(results: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Which method is the best and which the fastest to train; None where no method can be called the best."""
     metric = headline_metric(rows)
-    way = results.get("better", {}).get(metric)
-    ranked = [row for row in rows if metric and row.cells[metric].best]
-    if metric is None or not ranked or way not in ("low", "high"):
-        return []
-    title, _ = describe(metric)
-    seconds = COST + "train_seconds"
+    best = next((row for row in rows if metric and row.cells[metric].best), None)
+    if metric is None or best is None:
+        return None
+    title, meaning = describe(metric)
+    fastest = _fastest(rows)
 
-    def told(row: Row) -> str:
-        time = row.cells.get(seconds)
-        return f"{title} {row.cells[metric].text}" + (f", trained in {time.text} s" if time and time.mean else "")
+    def standing(row: Row) -> _Standing:
+        seconds = row.cells.get(f"{COST}train_seconds")
+        return _Standing(row.method, row.cells[metric].text, seconds.text if seconds and seconds.mean else "")
 
-    best = ranked[0]
-    sentences = [join("Best ", title, " on average: ", element("strong", best.method), f" ({told(best)}).")]
-    timed = [(row.cells[seconds].mean, row) for row in rows if seconds in row.cells]
-    known = [(mean, row) for mean, row in timed if mean is not None and math.isfinite(mean)]
-    if known:
-        fastest = min(known, key=lambda pair: pair[0])[1]
-        if fastest is not best:
-            sentences.append(join("Fastest to train: ", element("strong", fastest.method), f" ({told(fastest)})."))
-    return [element("p", sentence, class_="lead") for sentence in sentences]
+    return {
+        "metric": title,
+        "meaning": meaning,
+        "direction": _DIRECTIONS[results["better"][metric]].capitalize(),
+        "average": " on average over seeds" if len(best.seeds) > 1 else "",
+        "best": standing(best),
+        "fastest": None if fastest is None or fastest is best else standing(fastest),
+    }
 
 
-def _about(results: Mapping[str, Any], rows: Sequence[Row]) -> Html:
-    task, kinds = results["task"], {"labels": "several labels at once", "pixels": "segmentation"}
-    kind = kinds.get(str(task.get("kind")), task.get("kind"))
+def _fastest(rows: Sequence[Row]) -> Row | None:
+    timed = []
+    for row in rows:
+        seconds = row.cells.get(f"{COST}train_seconds")
+        if seconds is not None and seconds.mean is not None and math.isfinite(seconds.mean):
+            timed.append((seconds.mean, row))
+    return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+
+# ---------------------------------------------------------------- what was compared
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """One line about the comparison; ``note`` explains the label to a reader who does not know it."""
+
+    label: str
+    text: str
+    note: str = ""
+    code: bool = False
+
+
+def _about(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Fact]:
+    task = results["task"]
+    kind = _KINDS.get(str(task.get("kind")), task.get("kind"))
     classes = [str(name) for name in task.get("classes", [])]
-    few = ", ".join(classes[:12]) + (", …" if len(classes) > 12 else "")
-    sizes = [f"{task[name]:,} {name}" for name in ("train", "validation", "test") if isinstance(task.get(name), int)]
-    shifted = [f"{name} ({size})" for name, size in task.get("shifted", {}).items()]
+    listed = ", ".join(classes[:_MOST_CLASSES]) + (", …" if len(classes) > _MOST_CLASSES else "")
+    words = {"train": "for training", "validation": "for validation", "test": "for the test"}
+    sizes = [f"{task[name]:,} {purpose}" for name, purpose in words.items() if isinstance(task.get(name), int)]
+    unfamiliar = [f"{name} ({size})" for name, size in task.get("shifted", {}).items()]
     seeds = list(dict.fromkeys(str(seed) for row in rows for seed in row.seeds))
-    machine = [f"{key.replace('_', ' ')}: {value}" for key, value in results.get("machine", {}).items()]
-    budget = [
-        f"{key.replace('_', ' ')}: {value}" for key, value in results.get("budget", {}).items() if value is not None
+    changed = "(with changes that were not committed)" if results.get("changed_since_commit") else ""
+    facts = [
+        _Fact("Task", f"{task.get('name', '')}" + (f" ({kind})" if kind else "")),
+        _Fact("Examples", ", ".join(sizes)),
+        _Fact("Classes", f"{len(classes)}: {listed}" if classes else ""),
+        _Fact("Unfamiliar data", ", ".join(unfamiliar), "Inputs unlike those in training, which should raise doubt."),
+        _Fact("Seeds", ", ".join(seeds), "Each method is trained once for each seed of the random numbers."),
+        _Fact("Training budget", _listed(results.get("budget", {})), "The same for every method."),
+        _Fact(
+            "Draws per prediction",
+            str(results.get("samples") or ""),
+            "A method with random weights draws them this often for each input, and its prediction is the average.",
+        ),
+        _Fact("Command", str(results.get("command") or ""), code=True),
+        _Fact("Machine", _listed(results.get("machine", {}))),
+        _Fact("Commit of LeanBayes", str(results.get("commit") or ""), changed, code=True),
+        _Fact("Date", str(results.get("date") or "")),
     ]
-    command = results.get("command")
-    facts: list[tuple[str, object]] = [
-        ("Task", f"{task.get('name', '')}" + (f" ({kind})" if kind else "")),
-        ("Examples", ", ".join(sizes)),
-        ("Classes", f"{len(classes)}: {few}" if classes else ""),
-        ("Unfamiliar data", ", ".join(shifted)),
-        ("Seeds", ", ".join(seeds)),
-        ("Budget", "; ".join(budget)),
-        ("Draws per prediction", results.get("samples") or ""),
-        ("Command", element("code", str(command)) if command else ""),
-        ("Machine", "; ".join(machine)),
-        ("Commit", element("code", str(results["commit"])) if results.get("commit") else ""),
-        ("Date", results.get("date") or ""),
-    ]
-    listed = (
-        join(element("dt", key), element("dd", value if isinstance(value, str) else str(value)))
-        for key, value in facts
-        if value
-    )
-    return join(element("dl", *listed, class_="about"), _recipes(results["methods"]))
+    return [fact for fact in facts if fact.text]
 
 
-def _recipes(methods: Sequence[Mapping[str, Any]]) -> Html:
-    lines = (
-        join(
-            element("dt", method["name"]),
-            element("dd", ", ".join(f"{key} = {value}" for key, value in method["recipe"].items())),
-        )
+def _listed(values: Mapping[str, Any]) -> str:
+    return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in values.items() if value is not None)
+
+
+def _methods(methods: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    described = (
+        {
+            "name": method["name"],
+            "summary": method.get("summary") or "",
+            "settings": ", ".join(f"{name} = {value}" for name, value in method.get("recipe", {}).items()),
+        }
         for method in methods
-        if method.get("recipe")
     )
-    content = join(*lines)
-    if not content:
-        return content
-    return element("details", element("summary", "Settings of each method"), element("dl", content, class_="about"))
+    return [method for method in described if method["summary"] or method["settings"]]
 
 
-def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[tuple[str, str, Html]]:
-    """Quality; what is split by data set, class or level (``/`` or ``@`` in its name); cost: each fits a screen."""
+# ---------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The head of a column; ``first_order`` is how the first press on it sorts, with the better end on top."""
+
+    title: str
+    meaning: str = ""
+    direction: str = ""
+    arrow: str = ""
+    first_order: str = "ascending"
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}, {self.direction}" if self.direction else self.title
+
+
+@dataclass(frozen=True)
+class _TableCell:
+    mean: str
+    half: str
+    value: str
+    best: bool
+    note: str
+
+
+@dataclass(frozen=True)
+class _TableRow:
+    method: str
+    cells: Sequence[_TableCell]
+
+
+@dataclass(frozen=True)
+class _Table:
+    name: str
+    title: str
+    introduction: str
+    columns: Sequence[_Column]
+    rows: Sequence[_TableRow]
+    failed: Sequence[Mapping[str, str]] = ()
+    tests: Sequence[Mapping[str, str]] = ()
+
+
+def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
+    """Quality, quality in detail and cost, so that each table fits a screen.
+
+    A detail is a metric of one data set, class or level, which has ``/`` or ``@`` in its name.
+    """
     better = results.get("better", {})
     names = [name for name in rows[0].cells if any(row.cells[name].seeds for row in rows)] if rows else []
-    cost = [name for name in names if name.startswith(COST)]
-    detail = [name for name in names if name not in cost and ("/" in name or "@" in name)]
-    main = [name for name in names if name not in cost and name not in detail]
-    for columns in (main, detail):
-        columns.sort(key=lambda name: better.get(name) is None)  # what can be good or bad comes first
-    several = any(len(row.seeds) > 1 for row in rows)
-    how = "The best mean of each column is marked. " if len(rows) > 1 else ""
-    how += (
-        "± is the 95 % interval of the mean over seeds: methods whose intervals overlap may well be equal. " * several
-    )
-    how += "Press a column's title to sort by it."
-    tested = _tests(results.get("tests", {}), headline_metric(rows))
-    failed = _failed(rows)
-    parts = []
+    costs = [name for name in names if name.startswith(COST)]
+    metrics = sorted((name for name in names if name not in costs), key=lambda name: better.get(name) is None)
+    details = [name for name in metrics if "/" in name or "@" in name]
+    main = [name for name in metrics if name not in details]
+    failed = [{"name": row.method, "error": row.error} for row in rows if row.error]
+    tests = _tests(results.get("tests", {}), headline_metric(rows))
+    tables = []
     if main or failed:
-        table = _table(rows, main, better) if main else Html("")
-        parts.append(("table", "Quality", join(element("p", how, class_="how"), table, failed, tested)))
-    if detail:
-        parts.append(("detail", "Quality in detail", join(_table(rows, detail, better))))
-    if cost:
-        words = "What each method takes in memory, time and arithmetic."
-        parts.append(("prices", "Cost", join(element("p", words, class_="how"), _table(rows, cost, better))))
-    return parts
+        quality = _body(rows, main, better)
+        tables.append(_Table("table", "Quality", _reading_advice(rows), *quality, failed, tests))
+    if details:
+        words = "The same for single data sets, classes, and levels of confidence."
+        tables.append(_Table("detail", "Quality in detail", words, *_body(rows, details, better)))
+    if costs:
+        words = "What each method needs in memory, time and arithmetic."
+        tables.append(_Table("prices", "Cost", words, *_body(rows, costs, better)))
+    return tables
 
 
-def _table(rows: Sequence[Row], names: Sequence[str], better: Mapping[str, str | None]) -> Html:
-    def head(title: str, way: str | None) -> Html:
-        arrow = {"high": " ↑", "low": " ↓"}.get(way or "", "")
-        label = {"high": f"{title}, higher is better", "low": f"{title}, lower is better"}.get(way or "", title)
-        button = element("button", title, element("span", arrow, class_="way"), type="button", aria_label=label)
-        first = "descending" if way == "high" else "ascending"
-        return element("th", button, scope="col", aria_sort="none", data_first=first)
-
-    heads = [head("Method", None), *(head(describe(name)[0], better.get(name.removeprefix(COST))) for name in names)]
-    shown = [row for row in rows if any(row.cells[name].seeds for name in names)]
-    lines = [
-        element(
-            "tr",
-            element("th", row.method, scope="row", data_value=row.method),
-            *(_cell(row.cells[name], len(row.seeds)) for name in names),
+def _reading_advice(rows: Sequence[Row]) -> str:
+    sentences = []
+    if len(rows) > 1:
+        sentences.append("The best mean of each column is marked.")
+    if any(len(row.seeds) > 1 for row in rows):
+        sentences.append(
+            "The number after ± is half of the 95 % interval of the mean over seeds. "
+            "Methods whose intervals overlap may well be equally good."
         )
-        for row in shown
+    elif len(rows) > 1:
+        sentences.append("Each method was trained with one seed only, so small differences may be chance.")
+    sentences.append("Press the title of a column to sort by it.")
+    return " ".join(sentences)
+
+
+def _body(
+    rows: Sequence[Row], names: Sequence[str], better: Mapping[str, str | None]
+) -> tuple[list[_Column], list[_TableRow]]:
+    if not names:
+        return [], []
+    columns = [_Column("Method"), *(_column(name, better.get(name.removeprefix(COST)) or "") for name in names)]
+    measured = [row for row in rows if any(row.cells[name].seeds for name in names)]
+    return columns, [
+        _TableRow(row.method, [_table_cell(row.cells[name], len(row.seeds)) for name in names]) for row in measured
     ]
-    table = element("table", element("thead", element("tr", *heads)), element("tbody", *lines), class_="sortable")
-    box = element("div", table, class_="scroll", role="region", tabindex="0", aria_label="Table, scrolls sideways")
-    meanings = {title: meaning for title, meaning in map(describe, names) if meaning}
-    words = (join(element("dt", key), element("dd", f": {value}")) for key, value in meanings.items())
-    explained = element("summary", "What the columns mean"), element("dl", *words, class_="words")
-    return join(box, element("details", *explained) if meanings else Html(""))
 
 
-def _cell(cell: Cell, seeds: int) -> Html:
+def _column(name: str, better: str) -> _Column:
+    title, meaning = describe(name)
+    arrow = {"high": " ↑", "low": " ↓"}.get(better, "")
+    return _Column(
+        title, meaning, _DIRECTIONS.get(better, ""), arrow, "descending" if better == "high" else "ascending"
+    )
+
+
+def _table_cell(cell: Cell, seeds: int) -> _TableCell:
     mean, _, half = cell.text.partition(" ± ")
-    fewer = f"{cell.seeds} of {seeds} seeds" if 0 < cell.seeds < seeds else None
     value = "" if cell.mean is None or not math.isfinite(cell.mean) else repr(cell.mean)
-    spread = join(" ", element("small", f"± {half}")) if half else Html("")
-    marked = "best" if cell.best else None
-    return element("td", element("b", mean), spread, class_=marked, data_value=value, title=fewer)
+    note = f"The mean over {cell.seeds} of {seeds} seeds; the others have no value." if 0 < cell.seeds < seeds else ""
+    return _TableCell(mean, half, value, cell.best, note)
 
 
-def _failed(rows: Sequence[Row]) -> Html:
-    lines = [element("li", element("strong", row.method), f": {row.error}") for row in rows if row.error]
-    if not lines:
-        return Html("")
-    return element("div", element("h3", "Failed"), element("ul", *lines), class_="failed")
-
-
-def _tests(tests: Mapping[str, Any], metric: str | None) -> Html:
-    """One-way ANOVA of every metric, and the pairs for the headline metric, as they were computed."""
-    lines = [(name, "all methods (ANOVA)", found) for name, found in tests.get("anova", {}).items()]
-    lines += [(metric, pair, found) for pair, found in tests.get("paired", {}).get(metric, {}).items()]
-    body = []
-    for name, what, found in lines:
-        p = (found.get("corrected") or found.get("p")) if isinstance(found, Mapping) else None
+def _tests(tests: Mapping[str, Any], metric: str | None) -> list[dict[str, str]]:
+    """The analysis of variance of every metric, and the paired tests of the headline metric."""
+    lines = [(name, "all methods", test) for name, test in tests.get("anova", {}).items()]
+    lines += [(metric, pair, test) for pair, test in tests.get("paired", {}).get(metric, {}).items()]
+    shown = []
+    for name, compared, test in lines:
+        p = (test.get("corrected") or test.get("p")) if isinstance(test, Mapping) else None
         if isinstance(p, int | float):
-            title = element("th", describe(name)[0], scope="row")
-            body.append(element("tr", title, element("td", what), element("td", f"{p:.2g}")))
-    if not body:
-        return Html("")
-    heads = (element("th", name, scope="col") for name in ("Metric", "Compared", "p"))
-    table = element("table", element("thead", element("tr", *heads)), element("tbody", *body), class_="plain")
-    how = "p is how often a difference this large would appear by chance alone if the methods were equal; "
-    how += "for pairs it is corrected for their number (Holm) where the comparison did so."
-    box = element("div", table, class_="scroll", role="region", tabindex="0", aria_label="Tests, scrolls sideways")
-    words = "Are the differences more than chance?"
-    return element("details", element("summary", words), element("p", how, class_="how"), box)
+            shown.append({"metric": describe(name)[0], "compared": compared, "p": f"{p:.2g}"})
+    return shown
 
 
-def _figure(section: Section, ids: "count[int]") -> Html:
-    panels = []
+# ---------------------------------------------------------------- figures
+
+
+def _figures(figures: Sequence[Section]) -> list[dict[str, Any]]:
+    numbers = count(1)
+    return [
+        {
+            "name": section.name,
+            "title": section.title,
+            "caption": section.caption,
+            "legend": section.legend,
+            "ramp": section.ramp,
+            "layout": _layout(section),
+            "panels": list(_panels(section, numbers)),
+        }
+        for section in figures
+    ]
+
+
+def _layout(section: Section) -> str:
+    """The class of the style sheet: pictures need wider panels than plots, and a single plot stays small."""
+    if all(panel.plot is None for panel in section.panels):
+        return "pictures"
+    return "single" if len(section.panels) == 1 else ""
+
+
+def _panels(section: Section, numbers: Iterator[int]) -> Iterator[dict[str, Any]]:
     for panel in section.panels:
-        body = panel.body
-        if not isinstance(body, Html):
-            body = inline_svg(body, f"f{next(ids)}", panel.alternative)
-        title = element("h3", panel.title) if panel.title else Html("")
-        note = element("p", panel.note) if panel.note else Html("")
-        panels.append(element("div", title, note, body, class_="panel"))
-    single = "single" if len(panels) == 1 else ""
-    kind = "pictures" if all(isinstance(panel.body, Html) for panel in section.panels) else single
-    caption = element("figcaption", section.caption)
-    return element("figure", caption, section.legend or "", element("div", *panels, class_=f"panels {kind}".strip()))
+        svg = None if panel.plot is None else inline_svg(panel.plot, f"f{next(numbers)}", panel.alternative)
+        yield {
+            "title": panel.title,
+            "note": panel.note,
+            "svg": svg,
+            "strips": panel.strips,
+            "overlays": panel.overlays,
+        }

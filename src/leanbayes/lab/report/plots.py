@@ -1,4 +1,4 @@
-"""Plots: each takes arrays and returns a matplotlib ``Figure``, with no global state."""
+"""The plots of the report. Each function takes arrays, returns a matplotlib ``Figure``, and uses no global state."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,15 +29,15 @@ __all__ = [
     "tradeoff",
 ]
 
-# Okabe and Ito's colours that can be told apart by the colour-blind, without black and without yellow.
+# Six colours of Okabe and Ito, which readers with colour blindness can tell apart.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-GLYPHS = ("●", "■", "▲", "◆", "▼", "✚")  # the same markers in text, for the page's legends
+GLYPHS = ("●", "■", "▲", "◆", "▼", "✚")  # the same marks as characters, for the legends of the page
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
 
 
 class Point(NamedTuple):
-    """A method in the plane of cost and quality; ``half`` is half its interval, 0 for none."""
+    """A method in the plane of cost and quality; ``half`` is half the width of its interval, and 0 if it has none."""
 
     method: int
     cost: float
@@ -48,10 +48,10 @@ class Point(NamedTuple):
 def _axes(
     x_label: str, y_label: str, height: float = 2.5, width: float = 3.4, left: float = 0.58, right: float = 0.12
 ) -> tuple[Figure, Axes]:
-    """Axes with fixed margins in inches: their labels are short, and matplotlib's own layout takes twice the time."""
+    """Axes with fixed margins in inches. Their labels are short, and matplotlib's own layout takes twice the time."""
     figure = Figure(figsize=(width, height), facecolor="none")
-    place = (left / width, 0.42 / height, 1 - (left + right) / width, 1 - 0.52 / height)
-    axes = figure.add_axes(place, facecolor="none")
+    rectangle = (left / width, 0.42 / height, 1 - (left + right) / width, 1 - 0.52 / height)
+    axes = figure.add_axes(rectangle, facecolor="none")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -65,7 +65,7 @@ def _axes(
 
 
 def short(value: float, _: object = None) -> str:
-    """A tick's label: 12k, 3.4M, 0.05.
+    """Write a number in at most three digits, with a suffix for large ones.
 
     >>> short(3.4e6), short(0.05), short(1e13)
     ('3.4M', '0.05', '10T')
@@ -77,7 +77,7 @@ def short(value: float, _: object = None) -> str:
 
 
 def tradeoff(points: Sequence[Point], x_label: str, y_label: str) -> Figure:
-    """Quality against cost, one mark a method; a logarithmic cost axis where methods are far apart."""
+    """Draw quality against cost, one mark for each method; the cost axis is logarithmic if methods are far apart."""
     figure, axes = _axes(x_label, y_label, height=2.7)
     for method, cost, quality, half in points:
         axes.errorbar(
@@ -101,18 +101,20 @@ def tradeoff(points: Sequence[Point], x_label: str, y_label: str) -> Figure:
 
 
 def reliability_bins(confidence: Numbers, correct: Numbers, *, bins: int = 15) -> tuple[Numbers, Numbers, Numbers]:
-    """Mean confidence, share right and share of inputs of each bin (lower, upper] that is not empty."""
-    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
-    count = np.bincount(place, minlength=bins)
+    """Return mean confidence, share of right answers and share of inputs of each bin (lower, upper] with inputs."""
+    number = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    count = np.bincount(number, minlength=bins)
     used = count > 0
-    sums = [np.bincount(place, weights=values, minlength=bins)[used] / count[used] for values in (confidence, correct)]
-    return sums[0], sums[1], count[used] / len(confidence)
+    means = [
+        np.bincount(number, weights=values, minlength=bins)[used] / count[used] for values in (confidence, correct)
+    ]
+    return means[0], means[1], count[used] / len(confidence)
 
 
 def reliability(confidence: Numbers, correct: Numbers, *, colour: str = PALETTE[0]) -> Figure:
-    """Share of right answers against stated confidence; a mark's area is its share of the inputs."""
+    """Draw the share of right answers against confidence; the area of a mark is its bin's share of the inputs."""
     x, y, share = reliability_bins(confidence, correct)
-    figure, axes = _axes("confidence", "share right", height=3.0, width=3.14)
+    figure, axes = _axes("confidence", "share of right answers", height=3.0, width=3.14)
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.6)
     axes.vlines(x, x, y, color=colour, linewidth=2, alpha=0.45)
     axes.scatter(x, y, s=12 + 150 * share, color=colour, linewidth=0, zorder=3)
@@ -121,8 +123,8 @@ def reliability(confidence: Numbers, correct: Numbers, *, colour: str = PALETTE[
 
 
 def risk_coverage(curves: Sequence[tuple[int, Numbers, Numbers]]) -> Figure:
-    """Curves (method, coverage, risk) in one frame."""
-    figure, axes = _axes("share of inputs kept, surest first", "errors among them", height=2.6, width=3.6)
+    """Draw curves, each given as (method, coverage, risk), in one frame."""
+    figure, axes = _axes("share of inputs kept, surest first", "errors among those kept", height=2.6, width=3.6)
     for method, coverage, risk in curves:
         axes.plot(coverage, risk, color=PALETTE[method % 6], linestyle=_DASHES[method % 6], linewidth=1.7)
     axes.set(xlim=(0, 1.01))
@@ -133,14 +135,14 @@ def risk_coverage(curves: Sequence[tuple[int, Numbers, Numbers]]) -> Figure:
 
 
 def bin_shares(values: Numbers, limit: float, bins: int = 24) -> Numbers:
-    """The share of the values in each of the bins from 0 to ``limit``; what lies outside counts at the ends."""
+    """Return the share of the values in each bin from 0 to ``limit``; values outside count in the bins at the ends."""
     shares: Numbers = np.histogram(np.clip(values, 0, limit), bins, (0, limit))[0] / len(values)
     return shares
 
 
 def histograms(groups: Sequence[tuple[str, Numbers]], limit: float, top: float, x_label: str) -> Figure:
-    """Groups (colour, shares of the bins up to ``limit``) as outlines; the height axis is stretched near zero."""
-    figure, axes = _axes(x_label, "share of the group", height=2.4)
+    """Draw groups, each given as (colour, shares of the bins up to ``limit``), on a height axis stretched near zero."""
+    figure, axes = _axes(x_label, "share of the inputs", height=2.4)
     for index, (colour, share) in enumerate(groups):
         edges = np.linspace(0, limit, len(share) + 1)
         axes.stairs(share, edges, color=colour, linewidth=1.5, linestyle=_DASHES[max(0, index - 1) % 6])
@@ -153,19 +155,17 @@ def histograms(groups: Sequence[tuple[str, Numbers]], limit: float, top: float, 
 
 
 def layers(names: Sequence[str], random: Numbers, size: Numbers) -> Figure:
-    """The share of each layer's weights that is random, first layer on top, with their number at the end."""
-    # What is not printable (half a surrogate pair, a control character) has no width; a dollar would start a formula.
+    """Draw the share of each layer's weights that is random, first layer on top, with their number beside the bar."""
+    # A character that is not printable (half a surrogate pair) has no width, and a dollar would start a formula.
     names = ["".join(c if c.isprintable() else "?" for c in name).replace("$", r"\$") for name in names]
     left = 0.2 + 0.072 * max(map(len, names))
     figure, axes = _axes("random weights, % of the layer", "", height=0.7 + 0.23 * len(names), left=left)
     share = 100 * random / np.maximum(size, 1)
-    places = np.arange(len(names))
-    axes.barh(places, share, height=0.62, color=PALETTE[0])
-    for place, width, count in zip(places, share, random, strict=True):
-        axes.annotate(
-            short(count), (width, place), (3, 0), textcoords="offset points", va="center", color=INK, fontsize=8
-        )
-    axes.set_yticks(places, names)
+    heights = np.arange(len(names))
+    axes.barh(heights, share, height=0.62, color=PALETTE[0])
+    for y, width, count in zip(heights, share, random, strict=True):
+        axes.annotate(short(count), (width, y), (3, 0), textcoords="offset points", va="center", color=INK, fontsize=8)
+    axes.set_yticks(heights, names)
     axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, max(share.max() * 1.2, 1e-9)))
     axes.grid(visible=False, axis="y")
     axes.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, share.max()) if tick <= 100])
@@ -173,9 +173,9 @@ def layers(names: Sequence[str], random: Numbers, size: Numbers) -> Figure:
 
 
 def pooled(matrix: Numbers, rows: int = 64, columns: int = 96) -> Numbers:
-    """A matrix of at most this size: each block's mean over what is not NaN, NaN where nothing is."""
-    known = np.isfinite(matrix)
-    total, count = np.where(known, matrix, 0.0), known.astype(np.float64)
+    """Reduce a matrix to at most this size: each block becomes the mean of its finite values, or NaN if it has none."""
+    finite = np.isfinite(matrix)
+    total, count = np.where(finite, matrix, 0.0), finite.astype(np.float64)
     for axis, most in ((0, rows), (1, columns)):
         length = matrix.shape[axis]
         if length > most:
@@ -186,7 +186,7 @@ def pooled(matrix: Numbers, rows: int = 64, columns: int = 96) -> Numbers:
 
 
 def sigma_map(matrix: Numbers, low: float, high: float) -> Figure:
-    """σ of a layer's weights as a heat map, on a scale that several maps can share; NaN is left empty."""
+    """Draw the standard deviations σ of a layer's weights as a heat map from ``low`` to ``high``; NaN is left empty."""
     figure, axes = _axes("input", "output", right=0.75)
     rows, columns = matrix.shape
     axes.grid(visible=False)
@@ -207,7 +207,7 @@ def sigma_map(matrix: Numbers, low: float, high: float) -> Figure:
 
 
 def intervals(predicted: Numbers, deviation: Numbers, truth: Numbers, *, points: int = 150) -> Figure:
-    """Predicted mean ± deviation against the truth, thinned to at most ``points`` over the range of the truth."""
+    """Draw predicted mean ± deviation against the truth, for at most ``points`` examples spread over its range."""
     order = np.argsort(truth, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, min(points, len(order))).round().astype(int))]
     figure, axes = _axes("truth", "predicted ± deviation", height=3.0)

@@ -1,66 +1,79 @@
-"""Markup that is escaped unless it says otherwise, and figures as inline SVG that follow the page's colours."""
+"""Fill the page's template, and turn matplotlib figures into inline SVG that follows the page's colours."""
 
-import html
 import io
 import re
 import warnings
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
 
+import jinja2
 import matplotlib as mpl
+from markupsafe import Markup, escape
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-__all__ = ["GRID", "INK", "Html", "element", "inline_svg", "join"]
+__all__ = ["GRID", "INK", "fill_template", "inline_svg", "package_text"]
 
-# Colours that stand for the page's own: the SVG takes them from the style sheet, so they follow dark mode.
+# These two colours stand for the page's own ink and grid. `inline_svg` replaces them by those of the style sheet, so
+# that plots follow dark mode.
 INK, GRID = "#010203", "#040506"
 
 
-class Html(str):
-    """Text that is markup already. A plain ``str`` is somebody's words, and gets escaped."""
+def package_text(name: str) -> str:
+    """Read a text file that lies beside this module, such as ``page.css``."""
+    return resources.files("leanbayes.lab.report").joinpath(name).read_text(encoding="utf-8")
 
-    __slots__ = ()
 
+def fill_template(name: str, context: Mapping[str, Any]) -> str:
+    """Fill a template that lies beside this module.
 
-def element(tag: str, /, *children: str, **attributes: str | bool | None) -> Html:
-    """``<tag attribute="…">children</tag>``, with everything escaped that is not :class:`Html`.
-
-    >>> element("td", "a < b", class_="number", data_value="1")
-    '<td class="number" data-value="1">a &lt; b</td>'
+    The template escapes every value that is not `Markup`, so that names in the data can never become HTML. A value
+    that the context lacks is an error.
     """
-    parts = [tag]
-    for key, value in attributes.items():
-        key = key.rstrip("_").replace("_", "-")
-        if value is True:
-            parts.append(key)
-        elif value is not None and value is not False:
-            parts.append(f'{key}="{html.escape(value)}"')
-    opening = f"<{' '.join(parts)}>"
-    return Html(opening if tag in ("img", "meta", "link", "br") else f"{opening}{join(*children)}</{tag}>")
+    return str(_environment().get_template(name).render(context))
 
 
-def join(*children: str) -> Html:
-    """Children side by side."""
-    return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children))
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(package_text),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
-def inline_svg(figure: Figure, prefix: str, alternative: str) -> Html:
-    """A figure as ``<svg>``: ids made unique by ``prefix``, text kept as text, ink and grid taken from the page."""
+def inline_svg(figure: Figure, prefix: str, alternative: str) -> Markup:
+    """Return a figure as an ``<svg>`` element.
+
+    Text stays text, and the colours `INK` and `GRID` become those of the page.
+
+    Args:
+        figure: the plot.
+        prefix: stands before every id in the element, so that several figures can share a page.
+        alternative: the words for readers who do not see the plot.
+    """
     buffer = io.StringIO()
-    bare = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with warnings.catch_warnings(), mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser has the glyph, whatever our font lacks
-        FigureCanvasSVG(figure).print_svg(buffer, metadata=bare)
+        # matplotlib warns about glyphs that its own font lacks; the browser chooses another font.
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=no_metadata)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :].strip()
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)  # would style the whole page
+    # matplotlib's style element would apply to the whole page.
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.S)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.S)
     svg = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     svg = svg.replace(INK, "currentColor").replace(GRID, "var(--grid)")
     svg = re.sub(r">\s+<", "><", svg)
-    size = re.match(r"<svg[^>]*?viewBox=\"([^\"]*)\"[^>]*>", svg, re.S)
-    assert size is not None  # matplotlib always writes one
-    label = html.escape(alternative)
-    return Html(
-        f'<svg viewBox="{size[1]}" role="img" aria-label="{label}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        + svg[size.end() :]
+    opening = re.match(r"<svg[^>]*?viewBox=\"([^\"]*)\"[^>]*>", svg, re.S)
+    assert opening is not None  # matplotlib always writes a view box
+    return Markup(
+        f'<svg viewBox="{opening[1]}" role="img" aria-label="{escape(alternative)}" '
+        f'xmlns:xlink="http://www.w3.org/1999/xlink">{svg[opening.end() :]}'
     )

@@ -1,4 +1,4 @@
-"""The figures of the report: which arrays each one needs, and how to read it in plain words."""
+"""The figures of the report: which arrays each figure needs, and the words that explain how to read it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,7 @@ import torch
 from leanbayes.lab.report import plots
 from leanbayes.lab.report.gallery import examples, overlays
 from leanbayes.lab.report.read import Arrays, Numbers
-from leanbayes.lab.report.render import Html
-from leanbayes.lab.report.section import Panel, Section, legend
+from leanbayes.lab.report.section import LegendEntry, Panel, Section
 from leanbayes.lab.report.table import COST, Row, describe
 from leanbayes.metrics.ranking import risk_coverage
 
@@ -18,14 +17,15 @@ __all__ = ["headline_metric", "sections"]
 
 _BLUE, _VERMILLION = plots.PALETTE[:2]
 _MOST_LAYERS = 20
+_LONGEST_NAME = 22  # characters of a layer's name that fit beside its bar
 
 
 def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) -> list[Section]:
-    """Every figure that the results and arrays suffice for."""
+    """Return every figure for which the results and arrays suffice."""
     names = [row.method for row in rows]
     task = results["task"]
     classes = [str(name) for name in task.get("classes", [])]
-    found = (
+    candidates = (
         _tradeoff(rows, results.get("better", {})),
         _reliability(names, arrays),
         _risk(names, arrays),
@@ -37,28 +37,26 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
         examples(names, classes, arrays),
         overlays(names, classes, arrays),
     )
-    return [section for section in found if section is not None and section.panels]
+    return [section for section in candidates if section is not None and section.panels]
 
 
 def headline_metric(rows: Sequence[Row]) -> str | None:
-    """NLL where it was measured, else the first metric."""
-    known = [name for name in rows[0].cells if not name.startswith(COST)] if rows else []
-    return "nll" if "nll" in known else next(iter(known), None)
+    """Return the metric by which the page ranks methods: NLL if it was measured, else the first one."""
+    metrics = [name for name in rows[0].cells if not name.startswith(COST)] if rows else []
+    return "nll" if "nll" in metrics else next(iter(metrics), None)
 
 
-def _methods_legend(names: Sequence[str], used: Sequence[int]) -> Html:
-    return legend([(plots.PALETTE[i % 6], plots.GLYPHS[i % 6], names[i]) for i in used])
-
-
-def _finite(found: list[Numbers]) -> list[Numbers] | None:
-    """The examples for which every array has a finite value."""
-    keep = np.all([np.isfinite(array) for array in found], axis=0)
-    return [array[keep] for array in found] if keep.any() else None
+def _legend_of_methods(names: Sequence[str], shown: Sequence[int]) -> tuple[LegendEntry, ...]:
+    return tuple(LegendEntry(plots.PALETTE[i % 6], plots.GLYPHS[i % 6], names[i]) for i in shown)
 
 
 def _vectors(arrays: Arrays, prefix: str, *names: str) -> list[Numbers] | None:
-    found = arrays.take(prefix, **dict.fromkeys(names, (1,)))
-    return None if found is None else _finite(found)
+    """The named vectors, without the examples for which one of them is not finite; None if nothing is left."""
+    vectors = arrays.take(prefix, **dict.fromkeys(names, (1,)))
+    if vectors is None:
+        return None
+    finite = np.all([np.isfinite(vector) for vector in vectors], axis=0)
+    return [vector[finite] for vector in vectors] if finite.any() else None
 
 
 def _tradeoff(rows: Sequence[Row], better: Mapping[str, str | None]) -> Section | None:
@@ -80,100 +78,112 @@ def _tradeoff(rows: Sequence[Row], better: Mapping[str, str | None]) -> Section 
         if points:
             label, _ = describe(COST + cost)
             shown.update(point.method for point in points)
-            told = "; ".join(f"{rows[p.method].method}: {plots.short(p.cost)}, {p.quality:.3g}" for p in points)
-            body = plots.tradeoff(points, label, f"{title} ({direction})" if direction else title)
-            panels.append(Panel(body, alternative=f"{title} against {label}. {told}"))
-    corner = {"low": "lower left", "high": "upper left"}.get(way, "left")
+            values = "; ".join(f"{rows[p.method].method}: {plots.short(p.cost)}, {p.quality:.3g}" for p in points)
+            plot = plots.tradeoff(points, label, f"{title} ({direction})" if direction else title)
+            panels.append(Panel(plot=plot, alternative=f"{title} against {label}. {values}"))
+    corner = {"low": "lower left", "high": "upper left"}.get(way)
+    good = f"Methods in the {corner} corner are good and cheap. " if corner else "Methods on the left are cheap. "
     return Section(
         "cost",
         "Quality against cost",
-        f"Each mark is a method: how good it is ({title}, {direction or 'upward is more'}) for what it costs. "
-        f"The {corner} corner is good and cheap; bars are 95 % intervals over seeds.",
-        panels,
-        _methods_legend([row.method for row in rows], sorted(shown)),
+        f"Each mark is a method. Its height is its quality ({title}{', ' if direction else ''}{direction}), and it "
+        f"stands further to the right the more it costs. {good}Bars are 95 % intervals over seeds.",
+        tuple(panels),
+        _legend_of_methods([row.method for row in rows], sorted(shown)),
     )
 
 
 def _reliability(names: Sequence[str], arrays: Arrays) -> Section:
     panels = []
     for name in names:
-        if found := _vectors(arrays, name, "confidence", "correct"):
-            x, y, share = plots.reliability_bins(*found)
+        if vectors := _vectors(arrays, name, "confidence", "correct"):
+            confidence, correct = vectors
+            x, y, share = plots.reliability_bins(confidence, correct)
             gap = float(np.sum(share * np.abs(x - y)))
-            body = plots.reliability(*found)
-            told = f"{name}: mean confidence {found[0].mean():.3f}, share right {found[1].mean():.3f}, gap {gap:.3f}"
-            panels.append(Panel(body, name, f"mean gap {gap:.3f}", f"Reliability diagram of {told}"))
+            values = f"mean confidence {confidence.mean():.3f}, share right {correct.mean():.3f}, mean gap {gap:.3f}"
+            panels.append(
+                Panel(
+                    name,
+                    f"mean gap to the line: {gap:.3f}",
+                    plots.reliability(confidence, correct),
+                    f"Reliability diagram of {name}: {values}",
+                )
+            )
     return Section(
         "reliability",
         "Does confidence match the truth?",
-        "When a method says 80 %, it should be right 80 % of the time: marks on the dashed line are honest, marks "
-        "below it are too sure, marks above it too modest. Large marks hold many inputs, small ones few.",
-        panels,
+        "When a method is 80 % confident, it should be right 80 % of the time. Marks on the dashed line show honest "
+        "confidence. Below the line the method is too confident, and above it too cautious. A larger mark stands for "
+        "more inputs.",
+        tuple(panels),
     )
 
 
 def _risk(names: Sequence[str], arrays: Arrays) -> Section | None:
-    curves, told = [], []
+    curves, values = [], []
     for index, name in enumerate(names):
-        if found := _vectors(arrays, name, "confidence", "correct"):
-            doubt, wrong = (torch.from_numpy(1 - values) for values in found)
+        if vectors := _vectors(arrays, name, "confidence", "correct"):
+            doubt, wrong = (torch.from_numpy(1 - vector) for vector in vectors)
             curve = risk_coverage(doubt, wrong)
             risk = np.asarray(curve.risk)
             curves.append((index, np.asarray(curve.coverage), risk))
-            told.append(f"{name}: {100 * risk[-1]:.2g} % errors with every input kept")
+            values.append(f"{name}: {100 * risk[-1]:.2g} % errors when every input is kept")
     if not curves:
         return None
     return Section(
         "risk",
         "Errors left when unsure inputs are set aside",
-        "Hand the least sure inputs to a person and keep the rest: the curve shows the errors among those kept. "
-        "The lower a curve stays while most inputs are kept, the more useful the method's doubt.",
-        [Panel(plots.risk_coverage(curves), alternative=f"Risk-coverage curves. {'; '.join(told)}")],
-        _methods_legend(names, [index for index, _, _ in curves]),
+        "Suppose that a person decides the inputs that a method is least sure of, and the method decides the others. "
+        "The curve shows how often the method then errs. The lower the curve stays while most inputs are kept, the "
+        "more useful is the method's doubt.",
+        (Panel(plot=plots.risk_coverage(curves), alternative=f"Risk-coverage curves. {'; '.join(values)}"),),
+        _legend_of_methods(names, [index for index, _, _ in curves]),
     )
 
 
 def _entropy_of_errors(names: Sequence[str], arrays: Arrays) -> Section:
     groups = {}
     for name in names:
-        if found := _vectors(arrays, name, "entropy", "correct"):
-            entropy, correct = found
+        if vectors := _vectors(arrays, name, "entropy", "correct"):
+            entropy, correct = vectors
             halves = [(_BLUE, entropy[correct > 0.5]), (_VERMILLION, entropy[correct <= 0.5])]
             groups[name] = [(colour, values) for colour, values in halves if len(values)]
     return Section(
         "errors",
         "Is it less sure when it is wrong?",
-        "How uncertain (entropy, in nats: 0 is certain) each method is about the inputs it gets right and wrong. "
-        "The further apart the two shapes, the better doubt warns of errors; heights near zero are stretched.",
+        "How uncertain each method is about the inputs that it gets right and wrong. Uncertainty is the entropy of the "
+        "prediction in nats, and 0 means certain. The further apart the two shapes are, the better doubt warns of "
+        "errors. The vertical axis is stretched near zero.",
         _entropy_panels(groups, "right and wrong answers"),
-        legend([(_BLUE, "■", "right"), (_VERMILLION, "■", "wrong")]),
+        (LegendEntry(_BLUE, "■", "right"), LegendEntry(_VERMILLION, "■", "wrong")),
     )
 
 
 def _entropy_of_shifted(names: Sequence[str], shifted: Sequence[str], arrays: Arrays) -> Section:
     groups: dict[str, list[tuple[str, Numbers]]] = {}
-    seen: set[str] = set()
+    drawn: set[str] = set()
     colours = {other: plots.PALETTE[1:][index % 5] for index, other in enumerate(shifted)}
     for name in names:
-        found = _vectors(arrays, name, "entropy")
-        others = {other: _vectors(arrays, f"{name}/shifted/{other}", "entropy") for other in shifted}
-        present = [(colours[other], values[0]) for other, values in others.items() if values]
-        if found and present:
-            groups[name] = [(_BLUE, found[0]), *present]
-            seen.update(other for other, values in others.items() if values)
-    entries = [(_BLUE, "■", "test set"), *((colours[other], "■", other) for other in shifted if other in seen)]
+        familiar = _vectors(arrays, name, "entropy")
+        unfamiliar = {other: _vectors(arrays, f"{name}/shifted/{other}", "entropy") for other in shifted}
+        present = {other: vectors[0] for other, vectors in unfamiliar.items() if vectors}
+        if familiar and present:
+            groups[name] = [(_BLUE, familiar[0]), *((colours[other], values) for other, values in present.items())]
+            drawn.update(present)
+    legend = [LegendEntry(colours[other], "■", other) for other in shifted if other in drawn]
     return Section(
         "shifted",
         "Does it notice unfamiliar inputs?",
-        "Uncertainty (entropy, in nats) on the test set and on data unlike anything in training. "
-        "Unfamiliar data should lie further right; where it overlaps the test set, the method does not notice.",
+        "How uncertain each method is (entropy in nats) about the test set, and about data unlike anything in "
+        "training. Unfamiliar data should lie further to the right. Where it overlaps the test set, the method does "
+        "not notice that the inputs are unfamiliar. The vertical axis is stretched near zero.",
         _entropy_panels(groups, "familiar and unfamiliar inputs"),
-        legend(entries),
+        (LegendEntry(_BLUE, "■", "test set"), *legend),
     )
 
 
-def _entropy_panels(groups: Mapping[str, list[tuple[str, Numbers]]], what: str) -> list[Panel]:
-    """One panel a method, all with one axis so that methods can be compared."""
+def _entropy_panels(groups: Mapping[str, list[tuple[str, Numbers]]], what: str) -> tuple[Panel, ...]:
+    """One panel for each method, with the same axes in all of them so that methods can be compared."""
     limit = max((float(values.max()) for of in groups.values() for _, values in of), default=0.0)
     limit = max(limit, 1e-6)
     shares = {name: [(colour, plots.bin_shares(values, limit)) for colour, values in of] for name, of in groups.items()}
@@ -181,25 +191,26 @@ def _entropy_panels(groups: Mapping[str, list[tuple[str, Numbers]]], what: str) 
     panels = []
     for name, of in groups.items():
         means = " and ".join(f"{values.mean():.3f}" for _, values in of)
-        body = plots.histograms(shares[name], limit, top, "entropy (nats)")
-        panels.append(Panel(body, name, alternative=f"Entropy of {what} for {name}: means {means}"))
-    return panels
+        plot = plots.histograms(shares[name], limit, top, "entropy (nats)")
+        panels.append(Panel(name, plot=plot, alternative=f"Entropy of {what} for {name}: means {means}"))
+    return tuple(panels)
 
 
 def _intervals(names: Sequence[str], arrays: Arrays) -> Section:
     panels = []
     for name in names:
-        if found := _vectors(arrays, name, "predicted", "deviation", "truth"):
-            predicted, deviation, truth = found
+        if vectors := _vectors(arrays, name, "predicted", "deviation", "truth"):
+            predicted, deviation, truth = vectors
             inside = 100 * float(np.mean(np.abs(truth - predicted) <= 1.96 * deviation))
-            note = f"{inside:.0f} % within ±1.96 deviations (ideal: 95 %)"
-            panels.append(Panel(plots.intervals(*found), name, note, f"Predictions of {name} against truth: {note}"))
+            note = f"{inside:.0f} % of the truths lie within ±1.96 deviations (ideal: 95 %)"
+            plot = plots.intervals(predicted, deviation, truth)
+            panels.append(Panel(name, note, plot, f"Predictions of {name} against the truth: {note}"))
     return Section(
         "intervals",
         "Predictions with their own error bars",
-        "Each dot is an example; the bar is one predicted standard deviation either way. "
-        "Good predictions lie on the dashed line, and honest bars reach it about two times in three.",
-        panels,
+        "Each dot is an example, and its bar reaches one predicted standard deviation up and down. Good predictions "
+        "lie on the dashed line. Honest bars reach the line about two times in three.",
+        tuple(panels),
     )
 
 
@@ -209,42 +220,47 @@ def _layers(methods: Sequence[Mapping[str, Any]]) -> Section:
         layers = [layer for layer in method.get("layers", []) if layer["random"] > 0]
         if not layers:
             continue
-        most = sorted(range(len(layers)), key=lambda i, of=layers: -of[i]["random"])[:_MOST_LAYERS]  # type: ignore[misc]
-        shown = [layers[i] for i in sorted(most)]
+        by_count = sorted(range(len(layers)), key=lambda i, of=layers: -of[i]["random"])  # type: ignore[misc]
+        shown = [layers[i] for i in sorted(by_count[:_MOST_LAYERS])]
         random, size = (np.array([float(layer[key]) for layer in shown]) for key in ("random", "size"))
         total = sum(layer["random"] for layer in layers)
         note = f"{plots.short(total)} random weights"
         if len(shown) < len(layers):
             note += f"; {len(layers) - len(shown)} layers with fewer of them are not drawn"
-        told = ", ".join(f"{layer['name']} {layer['random']} of {layer['size']}" for layer in shown)
-        names = [layer["name"] if len(layer["name"]) <= 22 else "…" + layer["name"][-21:] for layer in shown]
-        panels.append(
-            Panel(plots.layers(names, random, size), method["name"], note, f"Random weights by layer: {told}")
-        )
+        values = ", ".join(f"{layer['name']} {layer['random']} of {layer['size']}" for layer in shown)
+        plot = plots.layers([_shortened(layer["name"]) for layer in shown], random, size)
+        panels.append(Panel(method["name"], note, plot, f"Random weights by layer: {values}"))
     return Section(
         "layers",
         "Where the random weights sit",
-        "The share of each layer's weights that has a distribution instead of one value, first layer on top; the "
-        "number beside a bar counts them.",
-        panels,
+        "A random weight has a distribution instead of one value. Each bar is the share of a layer's weights that is "
+        "random, with the first layer on top, and the number beside the bar counts them.",
+        tuple(panels),
     )
 
 
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]
+
+
 def _sigma(names: Sequence[str], arrays: Arrays) -> Section:
-    found = {name: taken[0] for name in names if (taken := arrays.take(name, sigma=(2,)))}
-    found = {name: sigma for name, sigma in found.items() if np.isfinite(sigma).any()}
     panels = []
-    for name, sigma in found.items():
-        known = sigma[np.isfinite(sigma)]
-        note = f"{known.size:,} of {sigma.size:,} weights random"
-        told = f"σ from {known.min():.3g} to {known.max():.3g}, mean {known.mean():.3g}"
+    for name in names:
+        matrices = arrays.take(name, sigma=(2,))
+        if matrices is None or not np.isfinite(matrices[0]).any():
+            continue
+        (sigma,) = matrices
+        finite = sigma[np.isfinite(sigma)]
+        note = f"{finite.size:,} of {sigma.size:,} weights are random"
+        values = f"σ from {finite.min():.3g} to {finite.max():.3g}, mean {finite.mean():.3g}"
         drawn = plots.pooled(sigma)
-        body = plots.sigma_map(sigma, float(np.nanmin(drawn)), float(np.nanmax(drawn)))
-        panels.append(Panel(body, name, note, f"σ of the first random layer of {name}: {note}, {told}"))
+        plot = plots.sigma_map(sigma, float(np.nanmin(drawn)), float(np.nanmax(drawn)))
+        panels.append(Panel(name, note, plot, f"σ of the first random layer of {name}: {note}, {values}"))
     return Section(
         "sigma",
         "How uncertain the first layer's weights are",
-        "Each cell is a weight of the first random layer: brighter means a wider distribution (σ), grey means not "
-        "random. A large layer is drawn in blocks, each with the mean σ of its random weights.",
-        panels,
+        "Each cell is a weight of the first layer that has random weights. A brighter cell means a wider distribution "
+        "(a larger standard deviation σ), and grey means that the weight is not random. A large layer is drawn in "
+        "blocks, each with the mean σ of its random weights.",
+        tuple(panels),
     )
