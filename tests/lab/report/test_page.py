@@ -7,6 +7,7 @@ import pytest
 
 from leanbayes.errors import FileError
 from leanbayes.lab.report import write_report
+from leanbayes.metrics import METRICS, Metric
 from tests.lab.report.fixtures import FAILED, METHODS, TASKS, classes_task, save
 
 VOID = {"meta", "link", "img", "br"}
@@ -90,7 +91,16 @@ def test_the_same_folder_gives_the_same_bytes(pages, tmp_path):
 
 def test_what_was_compared_is_said(pages):
     words = " ".join(Page(pages["classes"].read_text()).text)
-    said = [*METHODS, FAILED, "digits", "1,200 for training", "0, 1, 2", "leanbayes compare classes", "4f1c2ab", "2 cores"]
+    said = [
+        *METHODS,
+        FAILED,
+        "digits",
+        "1,200 for training",
+        "0, 1, 2",
+        "leanbayes compare classes",
+        "4f1c2ab",
+        "2 cores",
+    ]
     said += ["2025-03-14", "letters (500)", "learning_rate = 0.001", "deterministic vs ensemble", "0.038"]
     assert [part for part in said if part not in words] == []
 
@@ -141,12 +151,12 @@ def test_many_layers_are_cut_and_it_is_said(tmp_path):
 
 def test_columns_with_a_direction_come_first_and_levels_are_details(tmp_path):
     def change(record):
-        record["better"] = {"nll": "low", "entropy": None, "set@0.9": None, "ood/s/auroc": "high"}
+        record["better"] = {"nll": "low", "entropy": None, "set_size@0.9": None, "ood/s/auroc": "high"}
         for method in record["methods"]:
-            method["runs"][0].update(metrics={"entropy": 1, "nll": 2, "set@0.9": 1, "ood/s/auroc": 1, "none": None})
+            method["runs"][0].update(metrics={"entropy": 1, "nll": 2, "set_size@0.9": 1, "ood/s/auroc": 1})
 
     buttons = [attributes["aria-label"] for attributes in Page(edited(tmp_path, change)).of("button")]
-    main, detail = ["NLL, lower is better", "Entropy"], ["AUROC, s, higher is better", "set at 0.9"]
+    main, detail = ["NLL, lower is better", "Entropy"], ["AUROC, s, higher is better", "Share sure at 0.9"]
     assert buttons == ["Method", *main, "Method", *detail]
 
 
@@ -162,7 +172,9 @@ def test_markup_in_names_is_text(tmp_path):
 
     def change(record):
         method = record["methods"][0]
-        method.update(name=evil, error=evil, recipe={evil: evil}, layers=[{"name": evil, "random": 1, "size": 2}])
+        method.update(
+            name=evil, error=evil, summary=evil, recipe={evil: evil}, layers=[{"name": evil, "random": 1, "size": 2}]
+        )
         method["runs"][0].update(metrics={evil: 1.0, f"ood/{evil}/x": 1.0}, cost={evil: 1.0}, seed=evil)
         record.update(command=evil, commit=evil, date=evil, machine={evil: evil}, better={evil: evil})
         record.update(task={"name": evil, "kind": evil, "classes": [evil], "shifted": {evil: evil}})
@@ -173,3 +185,27 @@ def test_markup_in_names_is_text(tmp_path):
     assert not any(key.startswith("on") for _, attributes in page.elements for key in attributes)
     assert not page.of("img")
     assert sum(evil in text for text in page.text) >= 15
+
+
+def test_a_metric_from_outside_is_on_the_page_with_its_words(tmp_path):
+    surprise = Metric("surprise", "low", "Surprise & Co", "How <b>surprised</b> the truth would be.")
+    with METRICS.replacing(surprise):
+        text = edited(
+            tmp_path, lambda record: [m["runs"][0]["metrics"].update(surprise=1.5) for m in record["methods"]]
+        )
+    page = Page(text)
+    assert "Surprise & Co, lower is better" in [button["aria-label"] for button in page.of("button")]
+    assert "How <b>surprised</b> the truth would be." in [button.get("title") for button in page.of("button")]
+    assert ": How <b>surprised</b> the truth would be. Lower is better." in page.text
+
+
+def test_the_best_and_the_fastest_are_said_first(pages):
+    words = " ".join(" ".join(Page(pages["classes"].read_text()).text).split())
+    assert "ensemble has the best NLL on average over seeds: 0.1" in words
+    assert "deterministic is the fastest to train: 6." in words
+    assert METRICS["nll"].meaning + " Lower is better." in words
+
+
+def test_the_summary_of_a_method_is_shown(tmp_path):
+    text = edited(tmp_path, lambda record: record["methods"][0].update(summary="One plain network."))
+    assert "One plain network." in Page(text).text

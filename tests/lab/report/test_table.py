@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leanbayes.lab.report import comparison_table
+from leanbayes.lab.report import comparison_table, describe
+from leanbayes.lab.report.table import direction
+from leanbayes.metrics import METRICS, Metric
 
 
 def record(better=None, **methods):
@@ -105,3 +107,22 @@ def test_what_does_not_vary_shows_no_interval_and_units_are_repeated():
     rows = comparison_table(record(a=[{"n": 50_000}, {"n": 50_000}], b=[{"n": 40_000}, {"n": 42_000}]))
     assert [row.cells["n"].text for row in rows] == ["50.00k", "41.00k ± 12.71k"]
     assert rows[0].cells["n"].half == 0
+
+
+def test_words_and_directions_are_those_of_the_metric():
+    with METRICS.replacing(Metric("surprise", "low", "Surprise", "How surprised the truth would be.")):
+        assert describe("surprise") == ("Surprise", "How surprised the truth would be.")
+        rows = comparison_table(record(a=[{"surprise": 2.0}], b=[{"surprise": 1.0}]))
+    assert best(rows, "surprise") == ["b"]
+    assert direction("cost/parameters", {}) == "low"
+
+
+def test_a_metric_that_this_program_does_not_know_has_the_direction_of_the_record():
+    assert describe("cost/of_theirs") == ("of theirs", "")
+    assert direction("theirs", {"better": {"theirs": "high"}}) == "high"
+    assert direction("theirs", {"better": {"theirs": "sideways"}}) is None
+    assert direction("theirs", {}) is None
+
+
+def test_where_all_are_equal_none_is_the_best():
+    assert best(comparison_table(record(a=[{"nll": 1.0}], b=[{"nll": 1.0}])), "nll") == []

@@ -19,11 +19,11 @@ from leanbayes.lab.report.read import read_comparison
 from leanbayes.lab.report.render import fill_template, inline_svg, package_text
 from leanbayes.lab.report.section import Section
 from leanbayes.lab.report.sections import headline_metric, sections
-from leanbayes.lab.report.table import COST, Cell, Row, comparison_table, describe
+from leanbayes.lab.report.table import COST, Cell, Row, comparison_table, describe, direction
 
 __all__ = ["write_report"]
 
-_DIRECTIONS = {"high": "higher is better", "low": "lower is better"}
+_DIRECTIONS = {"high": "higher is better", "low": "lower is better", "": ""}
 _KINDS = {
     "classes": "classification",
     "labels": "classification with several labels at once",
@@ -108,7 +108,7 @@ def _lead(results: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any] | N
     return {
         "metric": title,
         "meaning": meaning,
-        "direction": _DIRECTIONS[results["better"][metric]].capitalize(),
+        "direction": _DIRECTIONS[direction(metric, results) or ""],
         "average": " on average over seeds" if len(best.seeds) > 1 else "",
         "best": standing(best),
         "fastest": None if fastest is None or fastest is best else standing(fastest),
@@ -232,24 +232,23 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
 
     A detail is a metric of one data set, class or level, which has ``/`` or ``@`` in its name.
     """
-    better = results.get("better", {})
     names = [name for name in rows[0].cells if any(row.cells[name].seeds for row in rows)] if rows else []
     costs = [name for name in names if name.startswith(COST)]
-    metrics = sorted((name for name in names if name not in costs), key=lambda name: better.get(name) is None)
+    metrics = sorted((name for name in names if name not in costs), key=lambda name: direction(name, results) is None)
     details = [name for name in metrics if "/" in name or "@" in name]
     main = [name for name in metrics if name not in details]
     failed = [{"name": row.method, "error": row.error} for row in rows if row.error]
     tests = _tests(results.get("tests", {}), headline_metric(rows))
     tables = []
     if main or failed:
-        quality = _body(rows, main, better)
+        quality = _body(results, rows, main)
         tables.append(_Table("table", "Quality", _reading_advice(rows), *quality, failed, tests))
     if details:
         words = "The same for single data sets, classes, and levels of confidence."
-        tables.append(_Table("detail", "Quality in detail", words, *_body(rows, details, better)))
+        tables.append(_Table("detail", "Quality in detail", words, *_body(results, rows, details)))
     if costs:
         words = "What each method needs in memory, time and arithmetic."
-        tables.append(_Table("prices", "Cost", words, *_body(rows, costs, better)))
+        tables.append(_Table("prices", "Cost", words, *_body(results, rows, costs)))
     return tables
 
 
@@ -269,11 +268,11 @@ def _reading_advice(rows: Sequence[Row]) -> str:
 
 
 def _body(
-    rows: Sequence[Row], names: Sequence[str], better: Mapping[str, str | None]
+    results: Mapping[str, Any], rows: Sequence[Row], names: Sequence[str]
 ) -> tuple[list[_Column], list[_TableRow]]:
     if not names:
         return [], []
-    columns = [_Column("Method"), *(_column(name, better.get(name.removeprefix(COST)) or "") for name in names)]
+    columns = [_Column("Method"), *(_column(name, direction(name, results) or "") for name in names)]
     measured = [row for row in rows if any(row.cells[name].seeds for name in names)]
     return columns, [
         _TableRow(row.method, [_table_cell(row.cells[name], len(row.seeds)) for name in names]) for row in measured
@@ -283,9 +282,7 @@ def _body(
 def _column(name: str, better: str) -> _Column:
     title, meaning = describe(name)
     arrow = {"high": " ↑", "low": " ↓"}.get(better, "")
-    return _Column(
-        title, meaning, _DIRECTIONS.get(better, ""), arrow, "descending" if better == "high" else "ascending"
-    )
+    return _Column(title, meaning, _DIRECTIONS[better], arrow, "descending" if better == "high" else "ascending")
 
 
 def _table_cell(cell: Cell, seeds: int) -> _TableCell:

@@ -10,7 +10,7 @@ from leanbayes.lab.report import plots
 from leanbayes.lab.report.gallery import examples, overlays
 from leanbayes.lab.report.read import Arrays, Numbers
 from leanbayes.lab.report.section import LegendEntry, Panel, Section
-from leanbayes.lab.report.table import COST, Row, describe
+from leanbayes.lab.report.table import COST, Row, describe, direction
 from leanbayes.metrics.ranking import risk_coverage
 
 __all__ = ["headline_metric", "sections"]
@@ -26,7 +26,7 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
     task = results["task"]
     classes = [str(name) for name in task.get("classes", [])]
     candidates = (
-        _tradeoff(rows, results.get("better", {})),
+        _tradeoff(results, rows),
         _reliability(names, arrays),
         _risk(names, arrays),
         _entropy_of_errors(names, arrays),
@@ -59,13 +59,13 @@ def _vectors(arrays: Arrays, prefix: str, *names: str) -> list[Numbers] | None:
     return [vector[finite] for vector in vectors] if finite.any() else None
 
 
-def _tradeoff(rows: Sequence[Row], better: Mapping[str, str | None]) -> Section | None:
+def _tradeoff(results: Mapping[str, Any], rows: Sequence[Row]) -> Section | None:
     metric = headline_metric(rows)
     if metric is None:
         return None
     title, _ = describe(metric)
-    way = better.get(metric) or ""
-    direction = {"low": "lower is better", "high": "higher is better"}.get(way, "")
+    better = direction(metric, results) or ""
+    words = {"low": "lower is better", "high": "higher is better"}.get(better, "")
     panels: list[Panel] = []
     shown: set[int] = set()
     for cost in ("train_seconds", "parameters", "flops_train"):
@@ -79,14 +79,14 @@ def _tradeoff(rows: Sequence[Row], better: Mapping[str, str | None]) -> Section 
             label, _ = describe(COST + cost)
             shown.update(point.method for point in points)
             values = "; ".join(f"{rows[p.method].method}: {plots.short(p.cost)}, {p.quality:.3g}" for p in points)
-            plot = plots.tradeoff(points, label, f"{title} ({direction})" if direction else title)
+            plot = plots.tradeoff(points, label, f"{title} ({words})" if words else title)
             panels.append(Panel(plot=plot, alternative=f"{title} against {label}. {values}"))
-    corner = {"low": "lower left", "high": "upper left"}.get(way)
+    corner = {"low": "lower left", "high": "upper left"}.get(better)
     good = f"Methods in the {corner} corner are good and cheap. " if corner else "Methods on the left are cheap. "
     return Section(
         "cost",
         "Quality against cost",
-        f"Each mark is a method. Its height is its quality ({title}{', ' if direction else ''}{direction}), and it "
+        f"Each mark is a method. Its height is its quality ({title}{', ' if words else ''}{words}), and it "
         f"stands further to the right the more it costs. {good}Bars are 95 % intervals over seeds.",
         tuple(panels),
         _legend_of_methods([row.method for row in rows], sorted(shown)),

@@ -1,4 +1,4 @@
-"""The comparison as rows: mean and interval over seeds, the best marked."""
+"""A comparison as a table: one row for each method, with means and intervals over seeds and the best value marked."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,9 +9,10 @@ from leanbayes.errors import UnknownName
 from leanbayes.lab.statistics import interval
 from leanbayes.metrics import metric_named
 
-__all__ = ["COST", "Cell", "Row", "comparison_table", "describe"]
+__all__ = ["COST", "Cell", "Row", "comparison_table", "describe", "direction"]
 
 COST = "cost/"  # stands before the names of costs, so that a cost and a metric never collide
+_SUFFIXES = ("", "k", "M", "G", "T", "P")  # of 1000 to the power 0, 1, 2, ...
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,11 @@ class Cell:
     """One method's value in one column.
 
     Args:
-        mean: over the seeds; None when no seed has a value.
+        mean: the mean over the seeds; None if no seed has a value.
         half: half the width of the 95 % interval; None with fewer than two seeds.
         seeds: how many seeds have a value.
-        best: no other method has a better mean.
-        text: mean and interval, written with the column's own digits and unit.
+        best: whether no other method has a better mean.
+        text: mean and interval, written with the digits and the unit of the column.
     """
 
     mean: float | None
@@ -35,7 +36,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method: its cells by column, in the same order in every row; costs are named ``cost/<name>``."""
+    """One method.
+
+    Args:
+        method: its name.
+        error: why it failed, in one line; None if it did not.
+        seeds: the seeds it was trained with.
+        cells: its values by column, in the same order in every row; costs are named ``cost/<name>``.
+    """
 
     method: str
     error: str | None
@@ -44,23 +52,28 @@ class Row:
 
 
 def comparison_table(results: Mapping[str, Any]) -> list[Row]:
-    """Mean over seeds and mean ± t₀.₉₇₅,ₙ₋₁·s/√n, one row a method, in the order of ``results["methods"]``.
+    """Return one row for each method, in the order of ``results["methods"]``.
+
+    A cell holds the mean over seeds and its 95 % interval, mean ± t₀.₉₇₅,ₙ₋₁·s/√n.
+
+    Args:
+        results: the record that `leanbayes.lab.compare.compare` returns and ``results.json`` holds.
 
     >>> runs = [{"seed": s, "metrics": {"nll": v}} for s, v in enumerate((0.1, 0.2, 0.3))]
-    >>> rows = comparison_table({"methods": [{"name": "vi", "runs": runs}], "better": {"nll": "low"}})
+    >>> rows = comparison_table({"methods": [{"name": "vi", "runs": runs}]})
     >>> rows[0].cells["nll"].text
     '0.200 ± 0.248'
     """
-    values = [_values(method) for method in results["methods"]]
-    columns: list[dict[str, Cell]] = [{} for _ in values]
-    names = list(dict.fromkeys(name for of_method in values for name in of_method))
-    for name in sorted(names, key=lambda name: name.startswith(COST)):
-        better = results.get("better", {}).get(name.removeprefix(COST))
-        for row, cell in zip(columns, _column([of.get(name, []) for of in values], better), strict=True):
-            row[name] = cell
+    values_by_method = [_values(method) for method in results["methods"]]
+    columns = dict.fromkeys(name for values in values_by_method for name in values)
+    cells: list[dict[str, Cell]] = [{} for _ in values_by_method]
+    for column in sorted(columns, key=lambda name: name.startswith(COST)):
+        values = [of_method.get(column, []) for of_method in values_by_method]
+        for row, cell in zip(cells, _column(values, direction(column, results)), strict=True):
+            row[column] = cell
     return [
-        Row(method["name"], method.get("error"), tuple(run.get("seed", 0) for run in method.get("runs", [])), cells)
-        for method, cells in zip(results["methods"], columns, strict=True)
+        Row(method["name"], method.get("error"), tuple(run.get("seed", 0) for run in method.get("runs", [])), row)
+        for method, row in zip(results["methods"], cells, strict=True)
     ]
 
 
@@ -77,54 +90,65 @@ def describe(name: str) -> tuple[str, str]:
     return metric.title, metric.meaning
 
 
+def direction(name: str, results: Mapping[str, Any]) -> str | None:
+    """Return whether "high" or "low" values of a column are better; None if neither is.
+
+    A metric that this program does not know has the direction that the record gives.
+    """
+    try:
+        return metric_named(name).better
+    except UnknownName:
+        recorded: str | None = results.get("better", {}).get(name.removeprefix(COST))
+        return recorded if recorded in ("high", "low") else None
+
+
 def _values(method: Mapping[str, Any]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for run in method.get("runs", []):
-        named = [*run.get("metrics", {}).items(), *((COST + key, value) for key, value in run.get("cost", {}).items())]
-        for name, value in named:
-            found.setdefault(name, [])
+        costs = {COST + name: value for name, value in run.get("cost", {}).items()}
+        for name, value in (run.get("metrics", {}) | costs).items():
+            values.setdefault(name, [])
             if value is not None:
-                found[name].append(float(value))
-    return found
+                values[name].append(float(value))
+    return values
 
 
 def _column(values: Sequence[Sequence[float]], better: str | None) -> list[Cell]:
-    spans = [interval(of) if len(of) and all(map(math.isfinite, of)) else None for of in values]
-    known = [span.mean for span in spans if span is not None]
-    # With one method there is nothing to be better than; and a mean that holds a NaN is never the best.
+    intervals = [interval(of) if len(of) and all(map(math.isfinite, of)) else None for of in values]
+    means = [of.mean for of in intervals if of is not None]  # a mean with a NaN in it is never the best
     best = None
-    if len(known) > 1 and better in ("low", "high"):
-        best = min(known) if better == "low" else max(known)
-    write = _writer(known)
+    if better is not None and len(set(means)) > 1:  # where all are equal there is nothing to be better than
+        best = min(means) if better == "low" else max(means)
+    write = _writer(means)
     cells = []
-    for of, span in zip(values, spans, strict=True):
+    for of, span in zip(values, intervals, strict=True):
         if span is None:
             cells.append(Cell(math.nan if of else None, None, len(of), False, "not finite" if of else "–"))
             continue
         half = None if span.low is None or span.high is None else (span.high - span.low) / 2
-        marked = best is not None and math.isclose(span.mean, best, rel_tol=1e-12)
-        cells.append(Cell(span.mean, half, len(of), marked, write(span.mean, half)))
+        is_best = best is not None and math.isclose(span.mean, best, rel_tol=1e-12)
+        cells.append(Cell(span.mean, half, len(of), is_best, write(span.mean, half)))
     return cells
 
 
 def _writer(means: Sequence[float]) -> Callable[[float, float | None], str]:
-    """Writes the numbers of one column with one unit and one count of decimals, so that they line up."""
+    """Return a function that writes the numbers of one column with one unit and one count of decimals."""
     largest = max(map(abs, means), default=0.0)
     whole = largest < 10_000 and all(mean == int(mean) for mean in means)
-    power = 0 if largest < 10_000 else min(math.floor(math.log10(largest)) // 3, 5)
-    unit, suffix = 1000.0**power, ("", "k", "M", "G", "T", "P")[power]
+    power = 0 if largest < 10_000 else min(math.floor(math.log10(largest)) // 3, len(_SUFFIXES) - 1)
+    unit, suffix = 1000.0**power, _SUFFIXES[power]
     scaled = largest / unit
     decimals = 0
     if not whole:
         decimals = 3 if scaled < 10 else 2 if scaled < 100 else 1
-        if 0 < scaled < 0.1:  # keep three figures of what is small throughout
+        if 0 < scaled < 0.1:  # a column of small numbers keeps three significant digits
             decimals = min(2 - math.floor(math.log10(scaled)), 9)
 
     def write(mean: float, half: float | None) -> str:
         if mean == 0 and not half:
             return "0"
         text = f"{mean / unit:.{decimals}f}{suffix}"
-        if half is None or half <= 1e-9 * abs(mean):  # one seed, or what does not vary, such as a count
+        if half is None or half <= 1e-9 * abs(mean):  # one seed, or a value that does not vary, such as a count
             return text
         return f"{text} ± {half / unit:.{max(decimals, 1)}f}{suffix}"
 
