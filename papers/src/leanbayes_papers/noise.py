@@ -175,7 +175,7 @@ def noise_curve(
             one = predicted(part, source)
             if one.samples is None:
                 raise InputError("the prediction has no samples to take a variance of; predict(..., keep_samples=True)")
-            variances.append(output_variance(one.samples, classes=isinstance(likelihood, Categorical)))
+            variances.append(output_variance(one.samples, classes=one.mean.dim() > y.dim()))
             found.append((one.mean, one.total, one.aleatoric, one.epistemic))
         mean, *uncertainties = (torch.cat(parts) for parts in zip(*found, strict=True))
         values = [score(mean, y.to(mean.device)), torch.cat(variances).double().mean()]

@@ -19,7 +19,6 @@ from leanbayes.lab.data.source import from_arrays
 from leanbayes.lab.models import unet
 from leanbayes.lab.recipes import Trained, parse
 from leanbayes.lab.recipes.variational import Variational
-from leanbayes.likelihood import Categorical
 from leanbayes.prediction import predict
 from leanbayes_papers.base import Job, Results, Size, every_job
 from leanbayes_papers.training import measured, repeatable, small_task
@@ -102,11 +101,10 @@ def segmented(trained: Trained, task: Task, size: Size, seed: int) -> Segmented:
     """Predict the test set."""
     predictor, generator = repeatable(trained.predictor), torch.Generator().manual_seed(seed)
     likelihood = trained.likelihood
-    assert isinstance(likelihood, Categorical)
     parts = []
     for x, y in DataLoader(task.test, _BATCH):
         said = predict(predictor, x, likelihood=likelihood, samples=size.samples, generator=generator)
-        parts.append((y, said.mean.argmax(1), said.total, y != likelihood.ignore_index))
+        parts.append((y, said.mean.argmax(1), said.total, likelihood.counted(y)))
     return Segmented(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 

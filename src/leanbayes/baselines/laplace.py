@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from leanbayes._calls import Inputs, batch_size, call, call_with, prediction_tensor, split_batch, take
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, UnknownName
-from leanbayes.likelihood import Categorical, Gaussian, Likelihood
+from leanbayes.likelihood import Likelihood
 from leanbayes.posteriors.noise import standard_normal
 from leanbayes.prediction import Predictor, in_eval
 from leanbayes.subspace.select import Selection, Subspace
@@ -85,7 +85,7 @@ class LaplaceApproximation(Predictor):
             raise InputError(f"prior_precision must be positive and finite, got {prior_precision}")
         if iter(batches) is batches:
             raise InputError("batches are read more than once: give a list or a DataLoader, not an iterator")
-        kind, data = _kind(likelihood), _Data(batches)
+        (kind, noise), data = _settings(likelihood), _Data(batches)
         with in_eval(model), torch.no_grad():
             layer, outputs = data.check(model, likelihood)
         if isinstance(indices, Subspace):
@@ -98,7 +98,6 @@ class LaplaceApproximation(Predictor):
         size = sum(len(index) for index in flat.values())
         if size > _MOST:
             raise InputError(f"{size} random coordinates have {size}² covariances; choose at most {_MOST}")
-        noise = float(likelihood.noise) if isinstance(likelihood, Gaussian) else 1.0
         if indices is not None:
             data.rows = _rows(outputs, [parameters[name] for name in flat], most=8)
         curvature = _curvature(model, data, kind, noise, layer, flat if indices is not None else None)
@@ -322,11 +321,10 @@ def _last_layer(model: nn.Module, layer: str | None) -> Selection:
     return {name: None for name in (f"{prefix}weight", f"{prefix}bias") if name in names}
 
 
-def _kind(likelihood: Likelihood) -> str:
-    if isinstance(likelihood, Categorical) and likelihood.class_weights is None:
-        return "classification"
-    if isinstance(likelihood, Gaussian) and not likelihood.by_input:
-        return "regression"
+def _settings(likelihood: Likelihood) -> tuple[str, float]:
+    settings = likelihood.laplace_settings()
+    if settings is not None:
+        return settings
     raise InputError(
         "laplace-torch knows Categorical() without class weights and Gaussian(noise) with one noise for all, "
         f"got {type(likelihood).__name__}; choose another method"

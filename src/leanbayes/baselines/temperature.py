@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, prediction_tensor, split_batch
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite
-from leanbayes.likelihood import Bernoulli, Categorical, Likelihood
+from leanbayes.likelihood import Likelihood
 from leanbayes.prediction import Predictor, in_eval, outputs_of
 
 __all__ = ["Temperature"]
@@ -94,10 +93,10 @@ class Temperature(Predictor):
             samples: draws; of an ensemble at most its members.
             generator: for the draws.
         """
-        if not isinstance(likelihood, Categorical | Bernoulli):
+        if not likelihood.has_logits:
             raise InputError(
-                f"temperature scaling needs logits, so Categorical or Bernoulli, got {type(likelihood).__name__}; "
-                'for regression learn the noise: Gaussian("learned")'
+                f"temperature scaling needs logits, as Categorical and Bernoulli have, got {type(likelihood).__name__}"
+                '; for regression learn the noise with Gaussian("learned")'
             )
         scaled = cls(model)
         draws = samples if scaled.members is None else min(samples, scaled.members)
@@ -122,7 +121,7 @@ class Temperature(Predictor):
 class _Kept:
     """Logits of all draws (draws, targets, ...) and their targets; at most so many, a uniform part of all seen."""
 
-    def __init__(self, likelihood: Categorical | Bernoulli, draws: int) -> None:
+    def __init__(self, likelihood: Likelihood, draws: int) -> None:
         self.likelihood, self.draws = likelihood, draws
         self.chunks: list[tuple[Tensor, Tensor, Tensor]] = []
         self.share = 1.0
@@ -132,15 +131,13 @@ class _Kept:
         """Draws of one batch."""
         flat_y = y.flatten()
         ticket = torch.rand(len(flat_y), generator=self.source).to(y.device)
-        keep = ticket < self.share
-        if isinstance(self.likelihood, Categorical):
-            keep &= flat_y != self.likelihood.ignore_index
+        keep = (ticket < self.share) & self.likelihood.counted(y).flatten()
         rows: list[Tensor] = []
         for out in outs:
             logits = _logits(out)
             if not rows:
                 self.likelihood.nll(logits, y)  # checks that they fit
-            flat = logits.movedim(1, -1).reshape(len(flat_y), -1) if self._classes else logits.flatten()
+            flat = self.likelihood.logit_rows(logits)
             rows.append(flat[keep.to(flat.device)])
         logits = torch.stack(rows)
         if not torch.isfinite(logits).all():
@@ -165,21 +162,8 @@ class _Kept:
         """Of the mean prediction at this temperature, summed, in float64."""
         total = 0.0
         for logits, y, _ in self.chunks:
-            z = logits.double() / math.exp(log_t)
-            if self._classes:
-                picked = F.log_softmax(z, -1).gather(-1, y.expand(self.draws, -1).unsqueeze(-1)).squeeze(-1)
-                total -= self._log_mean(picked).sum().item()
-            else:
-                yes, no = self._log_mean(F.logsigmoid(z)), self._log_mean(F.logsigmoid(-z))
-                total -= (y * yes + (1 - y.double()) * no).sum().item()
+            total += self.likelihood.mixture_nll(logits.double() / math.exp(log_t), y).sum().item()
         return total
-
-    @property
-    def _classes(self) -> bool:
-        return isinstance(self.likelihood, Categorical)
-
-    def _log_mean(self, log_p: Tensor) -> Tensor:
-        return log_p.logsumexp(0) - math.log(self.draws)
 
     def _thinned(self, logits: Tensor, y: Tensor, ticket: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keep = ticket < self.share

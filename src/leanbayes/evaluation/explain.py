@@ -23,7 +23,7 @@ from leanbayes._moments import moments
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
-from leanbayes.likelihood import Categorical, Gaussian, Likelihood, Uncertainty
+from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.prediction import Predictor, in_eval
 
 __all__ = ["Explainer", "networks_of"]
@@ -51,6 +51,7 @@ class Explainer:
 
     >>> model = nn.Linear(3, 1)
     >>> x = torch.ones(2, 3)
+    >>> from leanbayes.likelihood import Gaussian
     >>> found = Explainer(model, likelihood=Gaussian()).saliency(x)
     >>> bool(torch.allclose(found, model.weight.abs().expand(2, 3)))
     True
@@ -210,7 +211,7 @@ class Explainer:
         mean = self.uncertainty(x).mean
         if mean.dim() == 1 or mean.shape[1] == 1:
             return None
-        if isinstance(self.likelihood, Gaussian):
+        if not self.likelihood.has_logits:
             raise InputError(f"the model has {mean.shape[1]} outputs; say which is to be explained: target=...")
         return mean.argmax(1)
 

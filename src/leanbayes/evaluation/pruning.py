@@ -20,7 +20,7 @@ from leanbayes.baselines import LaplaceApproximation, Swag
 from leanbayes.bayesian import Bayesian, Coordinates
 from leanbayes.errors import InputError, NonFinite, SelectionError, ShapeMismatch, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood
-from leanbayes.metrics.quality import IGNORE, accuracy
+from leanbayes.metrics.quality import accuracy
 from leanbayes.posteriors import Normal
 from leanbayes.prediction import predict
 from leanbayes.subspace import Slot, not_norm, slots_of
@@ -173,7 +173,7 @@ def accuracy_on(
             batch_size=batch_size,
             generator=seeded(model, seed),
         )
-        ignored = likelihood.ignore_index if isinstance(likelihood, Categorical) else IGNORE
+        ignored = likelihood.ignore_index
         return float(accuracy(found.mean, y.to(found.mean.device), ignore_index=ignored))
 
     return measure

@@ -1,25 +1,26 @@
-"""Two ways to score the mean and variance of outputs that need no draws: 002's own, and cross-entropy on the mean.
+"""Two ways to score the mean and variance of outputs without draws: that of VDP++, and cross-entropy on the mean.
 
-Each is put on top of the likelihood that says what the outputs mean, which makes the predictions: train with one of
-these, predict with either. The third way, the expected log-likelihood over draws of the outputs, is what `Categorical`,
-`Bernoulli` and `Gaussian` do by themselves under moments; ``benchmarks/moment_likelihoods.py`` compares the three.
+Each wraps the likelihood that says what the outputs mean. The wrapped likelihood makes the predictions, so train with a
+wrapper and predict with either. The third way is the expected log-likelihood over draws of the outputs, which
+`Categorical`, `Bernoulli` and `Gaussian` compute by themselves when moments are propagated.
+``benchmarks/moment_likelihoods.py`` compares the three.
 """
 
 import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import InputError
-from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Uncertainty
+from leanbayes.likelihood.base import Likelihood, Uncertainty
+from leanbayes.likelihood.categorical import Categorical
 from leanbayes.propagate.moments import MomentTensor, Setting
 
 __all__ = ["MeanCrossEntropy", "MomentLikelihood"]
 
 
-class _OnTop(Likelihood):
+class _Wrapper(Likelihood):
     """Another likelihood, of which only the score of moments is changed."""
 
     def __init__(self, of: Likelihood) -> None:
@@ -28,44 +29,50 @@ class _OnTop(Likelihood):
         self.ignore_index = of.ignore_index
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
-        """One draw of the outputs has no variance: it is scored as the other likelihood does."""
+        """Return the score of the wrapped likelihood, because the outputs of one draw have no variance."""
         return self.of.nll(output, target)
 
-    def kind(self, targets: Tensor) -> str:
-        """As the other's."""
-        return self.of.kind(targets)
-
-    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:
-        """As the other's."""
-        return self.of.input_uncertainty(total, targets)
-
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:
-        """As the other's."""
+        """Return the statistics of the wrapped likelihood."""
         return self.of.statistics(output, centre)
 
     def uncertainty(self, averages: Tensor, draws: Tensor, centre: Tensor | None) -> Uncertainty:
-        """As the other's."""
+        """Return the prediction of the wrapped likelihood."""
         return self.of.uncertainty(averages, draws, centre)
 
     def predictive(self, output: Any) -> Tensor:
-        """As the other's."""
+        """Return the mean of y under the wrapped likelihood."""
         return self.of.predictive(output)
 
     def centre(self, output: Any) -> Tensor | None:
-        """As the other's."""
+        """Return the origin that the wrapped likelihood chooses."""
         return self.of.centre(output)
 
-    def nats(self, found: Uncertainty) -> Tensor:
-        """As the other's."""
-        return self.of.nats(found)
+    def nats(self, uncertainty: Uncertainty) -> Tensor:
+        """Return the total uncertainty on the wrapped likelihood's scale of nats."""
+        return self.of.nats(uncertainty)
 
     def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
-        """As the other's."""
+        """Return the prediction of the wrapped likelihood."""
         return self.of.uncertainty_of_moments(mean, variance, points)
 
+    def kind(self, targets: Tensor) -> str:
+        """Return the kind of data of the wrapped likelihood."""
+        return self.of.kind(targets)
 
-class MeanCrossEntropy(_OnTop):
-    """Cross-entropy of the mean logits; their variance is not scored, so the KL alone holds it (002, for ImageNet).
+    def counted(self, targets: Tensor) -> Tensor:
+        """Return which targets count for the wrapped likelihood."""
+        return self.of.counted(targets)
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:
+        """Return the uncertainty of each input under the wrapped likelihood."""
+        return self.of.input_uncertainty(total, targets)
+
+
+class MeanCrossEntropy(_Wrapper):
+    """The cross-entropy of the mean logits. It does not score their variance, which the KL alone holds in place.
+
+    VDP++ is trained with it on ImageNet.
 
     Args:
         of: `Categorical` or `Bernoulli`, with its class weights.
@@ -77,10 +84,10 @@ class MeanCrossEntropy(_OnTop):
 
     def __init__(self, of: Likelihood | None = None) -> None:
         super().__init__(Categorical() if of is None else of)
-        if not isinstance(self.of, Categorical | Bernoulli):
+        if not self.of.has_logits:
             raise InputError(
-                f"cross-entropy needs logits, so Categorical or Bernoulli, got {type(self.of).__name__}; for real "
-                "targets use MomentLikelihood, or the likelihood itself"
+                f"cross-entropy needs logits, as Categorical and Bernoulli have, got {type(self.of).__name__}; for "
+                "numbers use MomentLikelihood, or the likelihood itself"
             )
 
     def expected_nll(
@@ -92,22 +99,24 @@ class MeanCrossEntropy(_OnTop):
         samples: int = 1,  # noqa: ARG002
         generator: torch.Generator | None = None,  # noqa: ARG002
     ) -> Tensor:
-        """−log p(target | mean), summed."""
+        """Return −log p(target | mean), summed."""
         return self.of.nll(mean, target)
 
 
-class MomentLikelihood(_OnTop):
-    """The density of the target under a Gaussian of the propagated moments (002, eq. 11, with the ½ that it lacks).
+class MomentLikelihood(_Wrapper):
+    """The density of the target under a Gaussian with the propagated moments (VDP++, eq. 11, with the ½ that it lacks).
 
-    ½ log 2πv + (y − m)²/2v, summed. For classes y is one-hot, and m and v are the moments of the probabilities: the
-    propagated softmax, to first order with the full Jacobian (eq. 8, 9); for labels the sigmoid. For real targets they
-    are those of the output, with the noise of the `Gaussian` added to v. Where a network is sure and wrong the softmax
-    has no gradient: for that 002 left this likelihood on ImageNet.
+    The score is ½ log 2πv + (y − m)²/2v, summed. For classes, y is one-hot, and m and v are the moments of the
+    probabilities: those of the softmax, to first order with the full Jacobian (eq. 8 and 9). For labels they are those
+    of the sigmoid. For numbers they are those of the output, with the noise of the `Gaussian` added to v. Where a
+    network is sure and wrong the softmax has no gradient, for which reason VDP++ does not use this score on ImageNet.
 
     Args:
-        of: what the outputs mean: `Categorical`, `Bernoulli` or `Gaussian`.
+        of: what the outputs mean: `Categorical`, `Bernoulli`, `Gaussian`, or another likelihood that has logits or
+            predicts from moments in closed form.
         floor: added to the variance of probabilities, so that a sure network has a finite loss.
 
+    >>> from leanbayes.likelihood import Gaussian
     >>> moments = torch.tensor([[1.0]]), torch.tensor([[0.5]])
     >>> MomentLikelihood(Gaussian(noise=0.5 ** 0.5)).expected_nll(*moments, torch.tensor([[1.0]]))
     tensor(0.9189)
@@ -115,9 +124,10 @@ class MomentLikelihood(_OnTop):
 
     def __init__(self, of: Likelihood | None = None, floor: float = 1e-3) -> None:
         super().__init__(Categorical() if of is None else of)
-        if not isinstance(self.of, Categorical | Bernoulli | Gaussian):
+        if not (self.of.has_logits or self.of.closed_form):
             raise InputError(
-                f"MomentLikelihood knows Categorical, Bernoulli and Gaussian outputs, got {type(self.of).__name__}"
+                "MomentLikelihood needs a likelihood with logits or with predictions in closed form, such as "
+                f"Categorical, Bernoulli or Gaussian, got {type(self.of).__name__}"
             )
         if not 0 < floor < math.inf:
             raise InputError(f"floor must be a positive finite number, got {floor}")
@@ -132,33 +142,19 @@ class MomentLikelihood(_OnTop):
         samples: int = 1,  # noqa: ARG002
         generator: torch.Generator | None = None,  # noqa: ARG002
     ) -> Tensor:
-        """−log N(target; m, v), summed."""
+        """Return −log N(target; m, v), summed."""
         with torch.no_grad():
-            self.of.nll(mean, target)  # checks that they fit
-        if isinstance(self.of, Gaussian):
-            said = self.of.uncertainty_of_moments(mean, variance, 1)
-            return _density(said.mean, said.total, target.to(said.mean.dtype)).sum()
-        wide = torch.promote_types(mean.dtype, torch.float32)
-        logits: Tensor = MomentTensor.of(mean.to(wide), variance.to(wide), None, Setting())
-        if isinstance(self.of, Bernoulli):
-            p, v = _parts(torch.sigmoid(logits))
-            y = target.to(p.dtype)
-            weights = 1 if self.of.positive_weights is None else 1 + (self.of.positive_weights.to(p.dtype) - 1) * y
-            return (weights * _density(p, v + self.floor, y)).sum()
-        assert isinstance(self.of, Categorical)
-        p, v = _parts(torch.softmax(logits, 1))
-        counted = target != self.of.ignore_index
-        label = target.where(counted, 0)
-        weights = counted.to(p.dtype)
-        if self.of.class_weights is not None:
-            weights = weights * self.of.class_weights.to(p.dtype)[label]
-        y = F.one_hot(label, p.shape[1]).movedim(-1, 1).to(p.dtype)
-        return (weights * _density(p, v + self.floor, y).sum(1)).sum()
-
-
-def _parts(value: Tensor) -> tuple[Tensor, Tensor]:
-    assert isinstance(value, MomentTensor)
-    return value.expected, value.variance
+            self.of.nll(mean, target)  # raises if outputs and targets do not fit
+        if self.of.closed_form:
+            predicted = self.of.uncertainty_of_moments(mean, variance, 1)
+            return _density(predicted.mean, predicted.total, target.to(predicted.mean.dtype)).sum()
+        dtype = torch.promote_types(mean.dtype, torch.float32)
+        logits: Tensor = MomentTensor.of(mean.to(dtype), variance.to(dtype), None, Setting())
+        probabilities = self.of.predictive(logits)
+        assert isinstance(probabilities, MomentTensor)
+        p, v = probabilities.expected, probabilities.variance
+        y, weights = self.of.as_probabilities(target, p)
+        return (weights * _density(p, v + self.floor, y)).sum()
 
 
 def _density(mean: Tensor, variance: Tensor, target: Tensor) -> Tensor:

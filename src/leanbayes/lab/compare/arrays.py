@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from leanbayes._calls import split_batch
 from leanbayes.bayesian import Bayesian
 from leanbayes.lab.data.task import Task, length
-from leanbayes.likelihood import Categorical, Gaussian, Likelihood
+from leanbayes.likelihood import Likelihood
+from leanbayes.metrics.quality import cells_of
 from leanbayes.prediction import Prediction, Predictor, predict
 
 __all__ = ["bayesian_inside", "figure_arrays", "kind_of"]
@@ -22,12 +23,8 @@ _OVERLAYS = 3
 
 def kind_of(task: Task) -> str:
     """What is predicted: classes, labels, pixels or (regression) numbers."""
-    if isinstance(task.likelihood, Gaussian):
-        return "regression"
     target = torch.as_tensor(split_batch(task.test[0])[1])
-    if isinstance(task.likelihood, Categorical):
-        return "pixels" if target.dim() else "classes"
-    return "pixels" if target.dim() > 1 else "labels"
+    return task.likelihood.kind(target.unsqueeze(0))
 
 
 def bayesian_inside(predictor: nn.Module) -> Bayesian | None:
@@ -71,15 +68,8 @@ def _some(data: Dataset[Any]) -> tuple[Any, Tensor]:
 
 
 def _confidence(found: Prediction, y: Tensor, likelihood: Likelihood) -> dict[str, Tensor]:
-    if isinstance(likelihood, Categorical):
-        confidence, predicted = found.mean.max(1)
-        keep = y != likelihood.ignore_index
-        correct, entropy = predicted == y, found.total
-    else:
-        confidence = torch.maximum(found.mean, 1 - found.mean)
-        correct, entropy = (found.mean > 0.5) == (y > 0.5), found.total
-        keep = torch.ones_like(correct)
-    columns = [value[keep] for value in (confidence, correct.to(confidence.dtype), entropy)]
+    cells = cells_of(found.mean, y, likelihood.ignore_index)
+    columns = [cells.confidence, cells.correct, found.total[cells.counted]]
     if len(columns[0]) > _PIXELS:
         chosen = torch.randperm(len(columns[0]), generator=torch.Generator().manual_seed(0))[:_PIXELS]
         columns = [column[chosen] for column in columns]

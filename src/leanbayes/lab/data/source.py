@@ -18,7 +18,7 @@ from leanbayes.lab.data.splits import SPLITS, complete
 from leanbayes.lab.data.targets import class_values, targets_of
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.models import model_named
-from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
+from leanbayes.likelihood import Likelihood, usual_likelihood
 
 __all__ = ["Examples", "Source", "from_arrays", "likelihood_for", "source_of"]
 
@@ -92,12 +92,8 @@ class Source:
 
 
 def likelihood_for(preparation: Preparation) -> Likelihood:
-    """What a model's outputs mean. For a regression they are means and as many log-variances, side by side."""
-    if preparation.kind == "regression":
-        return Gaussian(noise="input")
-    if preparation.kind == "labels":
-        return Bernoulli()
-    return Categorical() if preparation.ignore is None else Categorical(ignore_index=preparation.ignore)
+    """Return the usual likelihood of the data. For numbers the outputs are means and then as many log-variances."""
+    return usual_likelihood(preparation.kind, preparation.ignore)
 
 
 def from_arrays(

@@ -1,0 +1,236 @@
+"""What a likelihood is: the object that says what the outputs of a network mean.
+
+A likelihood scores targets. It says what must be averaged over draws, so that a prediction and its total, aleatoric and
+epistemic uncertainty follow from the averages alone; this is how predictions stream over draws. It also owns everything
+else that depends on the kind of data: the metrics that apply, which targets count, and how sure a prediction is.
+
+A new likelihood is one class with `nll`, `statistics`, `uncertainty` and `predictive`; the other methods have defaults
+that suit predictions of numbers. `LIKELIHOODS` finds it if it is registered or if an entry point names it.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes._calls import map_tensors
+from leanbayes._catalogue import Catalogue
+from leanbayes._ops.safe_sqrt import draw_normal
+from leanbayes.errors import InputError
+
+__all__ = ["LIKELIHOODS", "Likelihood", "Uncertainty", "draw_outputs", "usual_likelihood"]
+
+_MOST_COLUMNS = 21_201  # torch has Sobol points of at most so many columns
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """A prediction and its uncertainty, for each input and for each pixel, label or output of it."""
+
+    mean: Tensor
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+class Likelihood(nn.Module, ABC):
+    """The distribution p(y | f(x)) of the targets y given the outputs f(x) of a network.
+
+    A likelihood is a module, so that class weights and a learned noise move with ``.to()`` and are trained.
+
+    Attributes:
+        fewest: how many draws ``samples="auto"`` makes before it asks whether they are enough.
+        closed_form: whether `uncertainty_of_moments` is exact for Gaussian outputs and needs their variances alone.
+        has_logits: whether the outputs are logits, that is, whether the prediction is a probability and dividing the
+            outputs by a temperature makes it less sure.
+        ignore_index: targets with this value do not count, if the likelihood has such targets.
+        usual_for: the kinds of data for which the laboratory chooses this likelihood (see `usual_likelihood`).
+    """
+
+    fewest: int = 4
+    closed_form: bool = False
+    has_logits: bool = False
+    ignore_index: int = -100
+    usual_for: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        """Return −log p(target | output) in nats, summed over the batch."""
+
+    @abstractmethod
+    def statistics(self, output: Any, centre: Tensor | None) -> Tensor:
+        """Return what is averaged over draws, with the inputs along axis 0 and the features along axis 1."""
+
+    @abstractmethod
+    def uncertainty(self, averages: Tensor, draws: Tensor, centre: Tensor | None) -> Uncertainty:
+        """Return the prediction that follows from averages of the statistics.
+
+        Args:
+            averages: the statistics, averaged over draws.
+            draws: how many draws each input had.
+            centre: the origin that the statistics were taken around.
+        """
+
+    @abstractmethod
+    def predictive(self, output: Any) -> Tensor:
+        """Return the mean of y given the output of one draw."""
+
+    def centre(self, output: Any) -> Tensor | None:  # noqa: ARG002
+        """Return an origin for the statistics, taken from the first draw, where that saves digits."""
+        return None
+
+    def nats(self, uncertainty: Uncertainty) -> Tensor:
+        """Return the total uncertainty on a scale of nats, on which ``samples="auto"`` decides.
+
+        For a variance it is ½ log of it: the entropy of the Gaussian with that variance, but for a constant.
+        """
+        return 0.5 * uncertainty.total.log()
+
+    def expected_nll(
+        self, mean: Any, variance: Any, target: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return E[−log p(target | f)], summed over the batch, for Gaussian outputs f with these moments.
+
+        By default it is estimated from draws of the outputs, which needs no further pass through the network.
+        """
+        draws = [self.nll(draw_outputs(mean, variance, generator), target) for _ in range(samples)]
+        return torch.stack(draws).mean()
+
+    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
+        """Return the prediction for Gaussian outputs with these moments, by default from evenly spread outputs."""
+        return self.uncertainty_of_outputs(self.spread_outputs(mean, variance, points), points)
+
+    def uncertainty_of_outputs(self, outputs: Iterator[Any], points: int) -> Uncertainty:
+        """Return the prediction from ``points`` outputs that are equally likely."""
+        total, centre = None, None
+        for output in outputs:
+            centre = self.centre(output) if total is None else centre
+            statistics = self.statistics(output, centre)
+            total = statistics if total is None else total + statistics
+        assert total is not None
+        return self.uncertainty(total / points, torch.full((len(total),), points, device=total.device), centre)
+
+    def spread_outputs(self, mean: Any, variance: Any, points: int) -> Iterator[Any]:
+        """Yield outputs that stand for a Gaussian with these moments: Sobol points, alike for each input and pixel."""
+        columns: list[int] = []
+        map_tensors(lambda leaf: columns.append(leaf.shape[1] if leaf.dim() > 1 else 1), mean)
+        width = min(sum(columns), _MOST_COLUMNS)
+        even = torch.quasirandom.SobolEngine(width, scramble=True, seed=0).draw(points, dtype=torch.float64)
+        noise = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9))
+        for row in noise.repeat(1, -(-sum(columns) // width)):
+            parts = iter(row.split([*columns, row.numel() - sum(columns)]))
+
+            def shifted(m: Tensor, v: Tensor, parts: Iterator[Tensor] = parts) -> Tensor:
+                return m + v.clamp_min(0).sqrt() * next(parts).to(m).view(-1, *[1] * (m.dim() - 2))
+
+            yield combine(shifted, mean, variance)
+
+    def kind(self, targets: Tensor) -> str:  # noqa: ARG002
+        """Return the kind of data that a batch of such targets is, which decides the metrics and the figures.
+
+        The library knows "classes", "labels", "pixels" and "regression". The last means numbers: the mean of a
+        prediction has the shape of the targets, and its uncertainties are variances. It is the kind of any likelihood
+        that does not say otherwise. A likelihood may name a new kind, for which metrics are then registered.
+        """
+        return "regression"
+
+    def counted(self, targets: Tensor) -> Tensor:
+        """Return which targets count, as booleans of their shape."""
+        return torch.ones_like(targets, dtype=torch.bool)
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:  # noqa: ARG002
+        """Return one number ≥ 0 for each input, by which shifted inputs are told from known ones.
+
+        For variances it is the geometric mean of the outputs' standard deviations, which does not depend on units.
+
+        Args:
+            total: the total uncertainty of a prediction, (N, ...).
+            targets: the targets of the batch, of which some may not count; None or any other object for shifted sets.
+        """
+        return (0.5 * total.reshape(len(total), -1).log().mean(1)).exp()
+
+    def logit_rows(self, output: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the logits with one row for each target, in the order of the flattened targets."""
+        raise InputError(f"{type(self).__name__} has no logits; this needs Categorical or Bernoulli")
+
+    def mixture_nll(self, rows: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002
+        """Return −log of the mean over draws of p(target | logits), for each target, without class weights.
+
+        Args:
+            rows: draws of `logit_rows`, along axis 0.
+            targets: the flattened targets.
+        """
+        raise InputError(f"{type(self).__name__} has no logits; this needs Categorical or Bernoulli")
+
+    def as_probabilities(self, target: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return the targets as certain probabilities of the shape of ``like``, a prediction, and their weights."""
+        raise InputError(f"{type(self).__name__} has no logits; this needs Categorical or Bernoulli")
+
+    def laplace_settings(self) -> tuple[str, float] | None:
+        """Return what laplace-torch calls this likelihood, and the noise's standard deviation; None if it cannot."""
+        return None
+
+    @classmethod
+    def for_data(cls, ignore_index: int | None = None) -> Self:  # noqa: ARG003
+        """Return the likelihood for a data set, of whose targets those that equal ``ignore_index`` do not count."""
+        return cls()
+
+    def forward(self, output: Any, target: Tensor) -> Tensor:
+        """Return −log p(target | output) in nats as the mean over examples: a loss like any other in torch."""
+        return self.nll(output, target) / len(target)
+
+
+def _name_of(value: object) -> str | None:
+    if not (isinstance(value, type) and issubclass(value, Likelihood)):
+        return None
+    return None if inspect.isabstract(value) or value.__name__.startswith("_") else value.__name__
+
+
+LIKELIHOODS: Catalogue[type[Likelihood]] = Catalogue(
+    "likelihood", _name_of, package="leanbayes.likelihood", group="leanbayes.likelihoods"
+)
+"""Every class of likelihoods by its name. ``@LIKELIHOODS.register`` adds one."""
+
+
+def usual_likelihood(kind: str, ignore_index: int | None = None) -> Likelihood:
+    """Return the likelihood that is usual for a kind of data.
+
+    Args:
+        kind: "classes", "labels", "pixels", "regression", or what a likelihood of your own names in ``usual_for``.
+        ignore_index: targets with this value do not count.
+
+    >>> usual_likelihood("labels")
+    Bernoulli()
+    """
+    for member in LIKELIHOODS.values():
+        if kind in member.usual_for:
+            return member.for_data(ignore_index)
+    known = sorted({known for member in LIKELIHOODS.values() for known in member.usual_for})
+    raise InputError(f"no likelihood is usual for the kind of data {kind!r}; the kinds are {', '.join(known)}")
+
+
+def draw_outputs(mean: Any, variance: Any, generator: torch.Generator | None = None) -> Any:
+    """Draw independent Gaussian outputs once; gradients reach the mean and the variance."""
+    return combine(lambda m, v: draw_normal(m, v, generator), mean, variance)
+
+
+def combine(function: Callable[[Tensor, Tensor], Tensor], mean: Any, variance: Any) -> Any:
+    """Apply ``function`` to each tensor of ``mean`` and the tensor in its position of ``variance``."""
+    variances: list[Tensor] = []
+    map_tensors(variances.append, variance)
+    remaining = iter(variances)
+    return map_tensors(lambda leaf: function(leaf, next(remaining)), mean)
+
+
+def wide(output: Tensor) -> Tensor:
+    """Return half precision as float32, in which it is averaged; other tensors stay as they are."""
+    return output.float() if output.dtype.itemsize < 4 else output
+
+
+def shape_of(output: Any) -> str:
+    """Return the words for an output in error messages."""
+    return f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

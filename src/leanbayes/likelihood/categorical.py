@@ -1,0 +1,124 @@
+"""The likelihood of classes: one class of several, for an image or for each pixel."""
+
+import math
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from leanbayes.errors import InputError, ShapeMismatch
+from leanbayes.likelihood.base import Likelihood, Uncertainty, shape_of, wide
+
+__all__ = ["Categorical"]
+
+
+class Categorical(Likelihood):
+    """One class of C, for an image or for each pixel: outputs (N, C, ...) are logits, targets (N, ...) class indices.
+
+    Args:
+        class_weights: C factors on the log-likelihood; Abboud et al. 2024 use them to weigh rare classes.
+        ignore_index: targets with this value, such as void pixels, do not count.
+
+    >>> Categorical().nll(torch.zeros(2, 4), torch.tensor([0, 3])) / math.log(4)
+    tensor(2.)
+    """
+
+    has_logits = True
+    usual_for: ClassVar[tuple[str, ...]] = ("classes", "pixels")
+    class_weights: Tensor | None
+
+    def __init__(self, class_weights: Tensor | None = None, ignore_index: int = -100) -> None:
+        super().__init__()
+        if class_weights is not None and not (torch.isfinite(class_weights).all() and (class_weights >= 0).all()):
+            raise InputError(f"class weights must be finite and not negative, got {class_weights}")
+        self.register_buffer("class_weights", class_weights)
+        self.ignore_index = ignore_index
+
+    @classmethod
+    def for_data(cls, ignore_index: int | None = None) -> Self:
+        """Return the likelihood for a data set, of whose targets those that equal ``ignore_index`` do not count."""
+        return cls() if ignore_index is None else cls(ignore_index=ignore_index)
+
+    def nll(self, output: Any, target: Tensor) -> Tensor:
+        """Return the cross-entropy, summed over examples and pixels."""
+        self._check(output, target)
+        logits = wide(output)
+        weight = None if self.class_weights is None else self.class_weights.to(logits.dtype)
+        return F.cross_entropy(logits, target, weight=weight, ignore_index=self.ignore_index, reduction="sum")
+
+    def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
+        """Return the C probabilities and the entropy of this draw."""
+        log_p = F.log_softmax(wide(output), dim=1)
+        p = log_p.exp()
+        return torch.cat([p, -(p * log_p).sum(1, keepdim=True)], dim=1)
+
+    def uncertainty(self, averages: Tensor, draws: Tensor, centre: Tensor | None) -> Uncertainty:  # noqa: ARG002
+        """Return the mean probabilities and their uncertainty in nats.
+
+        The total uncertainty is the entropy of the mean, the aleatoric part is the mean entropy, and the epistemic part
+        is the difference, which is the mutual information of prediction and weights.
+        """
+        mean, aleatoric = averages[:, :-1], averages[:, -1]
+        total = torch.special.entr(mean).sum(1)
+        return Uncertainty(mean, total, aleatoric, (total - aleatoric).clamp_min(0))
+
+    def predictive(self, output: Any) -> Tensor:
+        """Return the softmax of the logits."""
+        return torch.softmax(output, 1)
+
+    def nats(self, uncertainty: Uncertainty) -> Tensor:
+        """Return the total uncertainty, which is an entropy in nats."""
+        return uncertainty.total
+
+    def kind(self, targets: Tensor) -> str:
+        """Return "pixels" if the targets have more axes than the batch, else "classes"."""
+        return "pixels" if targets.dim() > 1 else "classes"
+
+    def counted(self, targets: Tensor) -> Tensor:
+        """Return which targets differ from ``ignore_index``. In 64 bits, because −100 as a byte is the class 156."""
+        return targets.long() != self.ignore_index
+
+    def input_uncertainty(self, total: Tensor, targets: Any) -> Tensor:
+        """Return the mean entropy of each input over the targets that count; inputs without any are left out."""
+        counted = torch.ones_like(total, dtype=torch.bool)
+        if isinstance(targets, Tensor) and targets.shape == total.shape:
+            counted = self.counted(targets)
+        total, counted = total.reshape(len(total), -1), counted.reshape(len(total), -1)
+        means = (total * counted).sum(1) / counted.sum(1)
+        return means[counted.any(1)]
+
+    def logit_rows(self, output: Tensor) -> Tensor:
+        """Return the logits as rows of C."""
+        return output.movedim(1, -1).reshape(-1, output.shape[1])
+
+    def mixture_nll(self, rows: Tensor, targets: Tensor) -> Tensor:
+        """Return −log of the mean over draws of the probability of the true class."""
+        log_p = F.log_softmax(rows, -1).gather(-1, targets.expand(len(rows), -1).unsqueeze(-1)).squeeze(-1)
+        return math.log(len(rows)) - log_p.logsumexp(0)
+
+    def as_probabilities(self, target: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return one-hot targets; the weights are 0 where a target is ignored, else those of its class."""
+        counted = self.counted(target)
+        label = target.where(counted, 0)
+        weights = counted.to(like.dtype)
+        if self.class_weights is not None:
+            weights = weights * self.class_weights.to(like.dtype)[label]
+        return F.one_hot(label, like.shape[1]).movedim(-1, 1).to(like.dtype), weights.unsqueeze(1)
+
+    def laplace_settings(self) -> tuple[str, float] | None:
+        """Return "classification"; class weights are not supported."""
+        return ("classification", 1.0) if self.class_weights is None else None
+
+    def _check(self, output: Any, target: Tensor) -> None:
+        if not isinstance(output, Tensor) or output.dim() < 2:
+            raise ShapeMismatch(f"Categorical needs logits of shape (N, classes, ...), got {shape_of(output)}")
+        if target.is_floating_point():
+            raise ShapeMismatch(f"Categorical needs class indices as integers, got targets of {target.dtype}")
+        if target.shape != (output.shape[0], *output.shape[2:]):
+            raise ShapeMismatch(
+                f"logits of shape {tuple(output.shape)} need targets of shape {(output.shape[0], *output.shape[2:])}, "
+                f"got {tuple(target.shape)}; for independent labels use Bernoulli()"
+            )
+        if self.class_weights is not None and len(self.class_weights) != output.shape[1]:
+            raise ShapeMismatch(f"there are {len(self.class_weights)} class weights for {output.shape[1]} classes")

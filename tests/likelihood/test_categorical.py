@@ -1,0 +1,69 @@
+"""The likelihood of classes against torch.distributions in float64, and against draws that are all kept."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import leanbayes as lb
+from tests.likelihood.cases import entropy, from_draws, normal
+
+
+def test_categorical_nll_is_that_of_torch_distributions() -> None:
+    logits, target = 3 * normal(7, 4), torch.randint(0, 4, (7,))
+    expected = -torch.distributions.Categorical(logits=logits).log_prob(target).sum()
+    torch.testing.assert_close(lb.Categorical().nll(logits, target), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(lb.Categorical()(logits, target), expected / 7, rtol=1e-12, atol=0)
+
+
+def test_categorical_per_pixel_with_weights_and_void() -> None:
+    """Σ over pixels that count of weight[y]·(−log p(y)): no division by the sum of weights."""
+    logits, target = 2 * normal(3, 4, 5, 2), torch.randint(0, 4, (3, 5, 2))
+    weights = torch.tensor([0.5, 1.0, 3.0, 0.0], dtype=torch.float64)
+    target[0, :2] = 255
+    nll = lb.Categorical(class_weights=weights, ignore_index=255).nll(logits, target)
+    expected = 0.0
+    for n in range(3):
+        for i in range(5):
+            for j in range(2):
+                label = int(target[n, i, j])
+                if label != 255:
+                    law = torch.distributions.Categorical(logits=logits[n, :, i, j])
+                    expected -= weights[label].item() * law.log_prob(torch.tensor(label)).item()
+    assert nll.item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_class_weights_meet_outputs_of_another_dtype(dtype: torch.dtype) -> None:
+    """Weights are given once, as float32; the model decides the outputs' dtype."""
+    logits, target = torch.zeros(2, 3, dtype=dtype), torch.tensor([0, 2])
+    nll = lb.Categorical(class_weights=torch.tensor([1.0, 1.0, 3.0])).nll(logits, target)
+    assert nll.item() == pytest.approx(4 * math.log(3), rel=1e-2 if dtype == torch.bfloat16 else 1e-6)
+
+
+def test_categorical_uncertainty_is_that_of_the_stacked_draws() -> None:
+    outputs = [2 * normal(5, 4) for _ in range(9)]
+    found = from_draws(lb.Categorical(), outputs)
+    p = np.stack([torch.distributions.Categorical(logits=o).probs.numpy() for o in outputs])
+    np.testing.assert_allclose(found.mean, p.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found.total, entropy(p.mean(0), 1), rtol=1e-12)
+    np.testing.assert_allclose(found.aleatoric, entropy(p, 2).mean(0), rtol=1e-12)
+    divergence = (p * np.log(p / p.mean(0))).sum(2).mean(0)  # mutual information as a mean KL(p_s‖mean)
+    np.testing.assert_allclose(found.epistemic, divergence, rtol=1e-10)
+
+
+def test_categorical_uncertainty_per_pixel() -> None:
+    outputs = [2 * normal(2, 3, 4, 5) for _ in range(6)]
+    found = from_draws(lb.Categorical(), outputs)
+    p = np.stack([torch.softmax(o, 1).numpy() for o in outputs])
+    assert found.mean.shape == (2, 3, 4, 5)
+    assert found.total.shape == found.aleatoric.shape == found.epistemic.shape == (2, 4, 5)
+    np.testing.assert_allclose(found.total, entropy(p.mean(0), 1), rtol=1e-12)
+    np.testing.assert_allclose(found.aleatoric, entropy(p, 2).mean(0), rtol=1e-12)
+
+
+def test_equal_draws_leave_no_epistemic_uncertainty() -> None:
+    found = from_draws(lb.Categorical(), [normal(20, 4)] * 7)
+    assert (found.epistemic >= 0).all()
+    torch.testing.assert_close(found.epistemic, torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-14)
