@@ -29,7 +29,7 @@ __all__ = ["FORMAT", "about", "load", "save"]
 FORMAT = 1
 _PARTS: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (Exact, MonteCarlo, GaussianRho, RelativeScale, FittedPrior, CentredPrior)
-} | dict(FAMILIES)
+}
 
 
 def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
@@ -280,9 +280,11 @@ def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor],
 def _describe(part: Any) -> dict[str, Any]:
     """A frozen dataclass of ours as its name and fields; a field that is itself one, likewise."""
     name = type(part).__name__
-    if _PARTS.get(name) is not type(part):
+    if _part_class(name) is not type(part):
         raise InputError(
-            f"{part!r} is not one of leanbayes' own, so a file could not bring it back; saved are {list(_PARTS)}"
+            f"{part!r} is in no catalogue of LeanBayes, so a file could not bring it back; a file can hold "
+            f"{[*_PARTS, *FAMILIES]}, and a family of your own once it is registered: "
+            "leanbayes.posteriors.FAMILIES.register"
         )
     values = {field.name: getattr(part, field.name) for field in fields(part)}
     return {"type": name, "fields": {key: _describe(v) if is_dataclass(v) else v for key, v in values.items()}}
@@ -290,7 +292,17 @@ def _describe(part: Any) -> dict[str, Any]:
 
 def _restore_part(data: dict[str, Any]) -> Any:
     values = {key: _restore_part(v) if isinstance(v, dict) else v for key, v in data["fields"].items()}
-    return _PARTS[data["type"]](**values)
+    part = _part_class(data["type"])
+    if part is None:
+        raise ForeignFile(
+            f"the file names {data['type']!r}, which is unknown here; install the package that adds it to LeanBayes"
+        )
+    return part(**values)
+
+
+def _part_class(name: str) -> type[Any] | None:
+    """The class of this name that a file may hold, also of a family that another package adds."""
+    return _PARTS.get(name) or FAMILIES.get(name)
 
 
 def _describe_prior(prior: PriorLike) -> Any:

@@ -24,7 +24,6 @@ from leanbayes.posteriors import (
     Wald,
     Weibull,
 )
-from leanbayes.posteriors.special import standard_gamma
 from leanbayes.posteriors.terms import Statistics, Term, log, power
 from tests.kl.pairs import FAMILIES, FINITE, PRIORS, weight
 
@@ -156,15 +155,6 @@ def test_expected_statistics_are_the_limit():
     limit = expected(Wald(shape=2.5), {power(1), power(-1)}, 7)
     assert limit.terms == {power(1): 1.0, power(-1): pytest.approx(1 + 1 / 2.5)}
     assert limit.log_density == -Wald(shape=2.5).noise_entropy(7)
-
-
-@pytest.mark.parametrize("shape", [1.3, 8.0, 499.5, 1e6])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_many_gamma_numbers_at_once(shape, dtype):
-    found = standard_gamma(shape, (100_000,), torch.zeros(1, dtype=dtype), generator(1)).double()
-    assert stats.kstest(found.numpy(), stats.gamma(shape).cdf).pvalue > 1e-3
-    again = standard_gamma(shape, (100_000,), torch.zeros(1, dtype=dtype), generator(1)).double()
-    assert torch.equal(found, again)
 
 
 def test_half_precision_and_a_scalar():

@@ -1,34 +1,38 @@
-"""HOW a random coordinate is distributed: families, and how their scales start."""
+"""Posterior families say how a random coordinate is distributed, and where its scale starts.
 
+```python
+bnn = lb.Bayesian(model, posterior=lb.posteriors.Laplace(init_scale=0.02))
+```
+
+`FAMILIES` holds every family by name. A module in this package that defines a subclass of `Family` is found by lying
+here; other packages add families through entry points of the group "leanbayes.posteriors".
+"""
+
+from inspect import isabstract
+
+from leanbayes._catalogue import Catalogue
 from leanbayes.posteriors.erlang import Erlang
 from leanbayes.posteriors.exponential import Exponential
 from leanbayes.posteriors.family import Family
 from leanbayes.posteriors.gamma import Gamma
+from leanbayes.posteriors.gamma_power import GammaPower
 from leanbayes.posteriors.generalised_error import GeneralisedError
 from leanbayes.posteriors.horseshoe import Horseshoe
 from leanbayes.posteriors.initial import GaussianRho, InitialScale, RelativeScale
 from leanbayes.posteriors.inverse_gamma import InverseGamma
 from leanbayes.posteriors.laplace import Laplace
 from leanbayes.posteriors.law import FamilyLaw
+from leanbayes.posteriors.location_scale import LocationScale
 from leanbayes.posteriors.log_gamma import LogGamma
 from leanbayes.posteriors.log_normal import LogNormal
 from leanbayes.posteriors.logistic import Logistic
 from leanbayes.posteriors.normal import Normal
 from leanbayes.posteriors.radial import Radial
 from leanbayes.posteriors.rayleigh import Rayleigh
-from leanbayes.posteriors.terms import Form, Statistics, Term
+from leanbayes.posteriors.terms import Form, Statistics, Term, log, power
 from leanbayes.posteriors.wald import Wald
 from leanbayes.posteriors.weibull import Weibull
 from leanbayes.posteriors.weight import RandomWeight
-
-FAMILIES: dict[str, type[Family]] = {
-    family.__name__: family
-    for family in (
-        *(Normal, Laplace, Logistic, Radial, Horseshoe),
-        *(Exponential, Wald, Rayleigh, Weibull, Erlang, Gamma, GeneralisedError, LogGamma, InverseGamma),
-        LogNormal,
-    )
-}
 
 __all__ = [
     "FAMILIES",
@@ -38,12 +42,14 @@ __all__ = [
     "FamilyLaw",
     "Form",
     "Gamma",
+    "GammaPower",
     "GaussianRho",
     "GeneralisedError",
     "Horseshoe",
     "InitialScale",
     "InverseGamma",
     "Laplace",
+    "LocationScale",
     "LogGamma",
     "LogNormal",
     "Logistic",
@@ -56,4 +62,18 @@ __all__ = [
     "Term",
     "Wald",
     "Weibull",
+    "log",
+    "power",
 ]
+
+
+def _name_of(value: object) -> str | None:
+    """The name of a family that can be built, and None for anything else."""
+    is_family = isinstance(value, type) and issubclass(value, Family) and not isabstract(value)
+    return value.__name__ if is_family and isinstance(value, type) else None
+
+
+FAMILIES: Catalogue[type[Family]] = Catalogue(
+    "posterior family", _name_of, package="leanbayes.posteriors", group="leanbayes.posteriors"
+)
+"""Every posterior family by the name of its class."""

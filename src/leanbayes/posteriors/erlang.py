@@ -1,4 +1,4 @@
-"""The Erlang posterior: a Gamma posterior with a whole shape, the sum of k Exponentials."""
+"""The Erlang posterior, a Gamma posterior whose shape is a whole number."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,11 @@ __all__ = ["Erlang"]
 
 @dataclass(frozen=True)
 class Erlang(GammaPower):
-    """w = μ − kσ + v with v the sum of k Exponentials of mean σ (003, Table 1, scaling).
+    """The weight is w = μ − kσ + v, where v is the sum of k Exponentials of mean σ (Nazarovs et al. 2021, Table 1).
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
+        shape: the number k of Exponentials.
 
     >>> import torch
     >>> Erlang(shape=2).variance(torch.tensor(0.5))
@@ -22,9 +26,11 @@ class Erlang(GammaPower):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.shape, int) or self.shape < 1:
-            raise InputError(f"Erlang needs a whole shape of at least 1, got {self.shape!r}; for others there is Gamma")
+            raise InputError(
+                f"Erlang needs a whole shape of at least 1, got {self.shape!r}; use Gamma for other shapes"
+            )
 
     @property
     def gamma(self) -> tuple[float, float, float]:
-        """ξ = G, G ~ Gamma(k)."""
+        """The parameters of ξ = G with G ~ Gamma(k)."""
         return float(self.shape), 1.0, 1.0

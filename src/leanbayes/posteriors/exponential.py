@@ -1,4 +1,4 @@
-"""The Exponential posterior: w = μ + σ(ξ − 1), ξ ~ Exponential(1)."""
+"""The Exponential posterior, w = μ + σ(ξ − 1) with ξ ~ Exponential(1)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ __all__ = ["Exponential"]
 
 @dataclass(frozen=True)
 class Exponential(GammaPower):
-    """w = μ − σ + v with v ~ Exponential of mean σ (003, Table 1, scaling).
+    """The weight is w = μ − σ + v, where v is Exponential with mean σ (Nazarovs et al. 2021, Table 1).
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
 
     >>> import torch
     >>> Exponential().variance(torch.tensor(0.5))
@@ -18,5 +21,5 @@ class Exponential(GammaPower):
 
     @property
     def gamma(self) -> tuple[float, float, float]:
-        """ξ = G, G ~ Gamma(1)."""
+        """The parameters of ξ = G with G ~ Gamma(1)."""
         return 1.0, 1.0, 1.0

@@ -1,4 +1,4 @@
-"""The Gamma posterior: w = μ + σ(ξ − k), ξ ~ Gamma(k, 1)."""
+"""The Gamma posterior, w = μ + σ(ξ − k) with ξ ~ Gamma(k, 1)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,11 @@ __all__ = ["Gamma"]
 
 @dataclass(frozen=True)
 class Gamma(GammaPower):
-    """w = μ − kσ + v with v ~ Gamma of shape k and scale σ (003, Table 1, scaling).
+    """The weight is w = μ − kσ + v, where v is Gamma with shape k and scale σ (Nazarovs et al. 2021, Table 1).
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
+        shape: the shape k.
 
     >>> import torch
     >>> Gamma(shape=4.0).variance(torch.tensor(0.5))
@@ -25,5 +29,5 @@ class Gamma(GammaPower):
 
     @property
     def gamma(self) -> tuple[float, float, float]:
-        """ξ = G, G ~ Gamma(k)."""
+        """The parameters of ξ = G with G ~ Gamma(k)."""
         return float(self.shape), 1.0, 1.0

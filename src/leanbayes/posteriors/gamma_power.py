@@ -1,4 +1,4 @@
-"""What the positive families share that are powers of Gamma noise: ξ = (bG)^{1/c}, G ~ Gamma(k, 1)."""
+"""The base class of positive families whose noise is a power of Gamma noise, ξ = (bG)^{1/c} with G ~ Gamma(k, 1)."""
 
 import math
 from abc import abstractmethod
@@ -18,10 +18,11 @@ __all__ = ["GammaPower", "gamma_expectation"]
 
 @dataclass(frozen=True)
 class GammaPower(LocationScale):
-    """w = μ + σ(ξ − E ξ) with ξ = (bG)^{1/c}; see `LocationScale` for how positive noise becomes a weight.
+    """The base class for w = μ + σ(ξ − E ξ) with ξ = (bG)^{1/c}; a subclass gives (k, b, c).
 
-    log f(ξ) = (ck − 1) log ξ − ξ^c/b + log|c| − k log b − log Γ(k). The sum of M values of ξ^c is b·Gamma(Mk), so the
-    statistics of priors with that power and a logarithm are drawn in one step, whatever M is.
+    `LocationScale` explains how positive noise becomes a weight. The density of the noise is
+    log f(ξ) = (ck − 1) log ξ − ξ^c/b + log|c| − k log b − log Γ(k). The sum of M values of ξ^c is b·Gamma(Mk), so for a
+    prior with that power and a logarithm the statistics of M draws are drawn in one step, whatever M is.
     """
 
     symmetric = False
@@ -30,10 +31,10 @@ class GammaPower(LocationScale):
     @property
     @abstractmethod
     def gamma(self) -> tuple[float, float, float]:
-        """(k, b, c)."""
+        """The parameters (k, b, c) of the noise."""
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ = (bG)^{1/c}."""
+        """Draw ξ = (bG)^{1/c}."""
         k, b, c = self.gamma
         shape = like.shape if samples is None else (samples, *like.shape)
         with torch.no_grad():
@@ -41,26 +42,26 @@ class GammaPower(LocationScale):
             return (b * g).pow_(1 / c) if (b, c) != (1, 1) else g
 
     def log_noise(self, noise: Tensor) -> Tensor:
-        """log f(ξ)."""
+        """Return log f(ξ)."""
         k, b, c = self.gamma
         return (c * k - 1) * noise.log() - noise**c / b + self._log_constant()
 
     def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
-        """E ξ^p = b^{p/c} Γ(k + p/c)/Γ(k), and E log ξ, E log² ξ by digamma functions."""
+        """Return E ξ^p = b^{p/c} Γ(k + p/c)/Γ(k), or E log ξ and E log² ξ by digamma functions."""
         k, b, c = self.gamma
         return gamma_expectation(term, k, b, c)
 
     def noise_entropy(self, count: int) -> float:
-        """−E log f(ξ): the mean of ξ^c/b is k."""
+        """Return −E log f(ξ), where the mean of ξ^c/b is k."""
         k, _, c = self.gamma
         return count * (k - (c * k - 1) * self.expected(log(), 1) - self._log_constant())
 
     def sampled(
         self, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
     ) -> Statistics | None:
-        """Mean ξ^c = bS/M with S ~ Gamma(Mk), and mean log ξ at its expectation given S.
+        """Draw mean ξ^c = bS/M with S ~ Gamma(Mk), and put mean log ξ at its expectation given S.
 
-        log ξ only adds a constant to the KL: the gradient has the law of M draws, and the value a smaller variance.
+        log ξ only adds a constant to the KL, so the gradient has the law of M draws and the value a smaller variance.
         The shares of S are Dirichlet and independent of it, so E[log G | S] = log S + ψ(k) − ψ(Mk).
         """
         k, b, c = self.gamma
@@ -79,7 +80,7 @@ class GammaPower(LocationScale):
 
 
 def gamma_expectation(term: Term, k: float, b: float, c: float) -> float:
-    """E[term] of (bG)^{1/c}, infinite where it diverges.
+    """Return E[term] of (bG)^{1/c}, which is infinite where it diverges.
 
     >>> gamma_expectation(power(2), 3.0, 1.0, 1.0), gamma_expectation(power(-1), 1.0, 1.0, 1.0)
     (12.0, inf)

@@ -1,4 +1,4 @@
-"""The Inverse-Gamma posterior: w = μ + σ(ξ − 1/(k−1)), 1/ξ ~ Gamma(k, 1)."""
+"""The Inverse-Gamma posterior, w = μ + σ(ξ − 1/(k−1)) with 1/ξ ~ Gamma(k, 1)."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,14 @@ __all__ = ["InverseGamma"]
 
 @dataclass(frozen=True)
 class InverseGamma(GammaPower):
-    """w = μ − σ/(k−1) + v with v ~ Inverse-Gamma of shape k and scale σ (003, Table 1, scaling).
+    """The weight is w = μ − σ/(k−1) + v, where v is Inverse-Gamma (Nazarovs et al. 2021, Table 1).
 
-    Its tails are those of v^−(k+1): a mean needs k > 1, a variance k > 2, a finite KL to a Normal prior k > 2.
+    The Inverse-Gamma has shape k and scale σ. Its density falls as v^−(k+1), so the mean exists for k > 1, and the
+    variance and a finite KL to a Normal prior exist for k > 2.
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
+        shape: the shape k, above 1.
 
     >>> import torch
     >>> InverseGamma(shape=3.0).variance(torch.tensor(2.0))
@@ -27,9 +32,9 @@ class InverseGamma(GammaPower):
 
     @property
     def gamma(self) -> tuple[float, float, float]:
-        """ξ = 1/G, G ~ Gamma(k)."""
+        """The parameters of ξ = 1/G with G ~ Gamma(k)."""
         return float(self.shape), 1.0, -1.0
 
     def has_moment(self, order: float) -> bool:
-        """Only below k."""
+        """Moments exist for orders below k."""
         return order < self.shape

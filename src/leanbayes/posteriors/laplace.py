@@ -1,4 +1,4 @@
-"""The Laplace posterior: w = μ + σξ with density e^−|ξ|/2 of ξ."""
+"""The Laplace posterior, w = μ + σξ, where ξ has the density e^−|ξ|/2."""
 
 import math
 from dataclasses import dataclass
@@ -17,33 +17,36 @@ __all__ = ["Laplace"]
 
 @dataclass(frozen=True)
 class Laplace(LocationScale):
-    """w ~ Laplace(μ, σ), of variance 2σ² (003, Table 1, location-scale).
+    """The weight is w ~ Laplace(μ, σ), with variance 2σ² (Nazarovs et al. 2021, Table 1).
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
 
     >>> Laplace().variance(torch.tensor(0.5))
     tensor(0.5000)
     """
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ = E₁ − E₂ with Exponential E."""
+        """Draw ξ = E₁ − E₂ with Exponential E₁ and E₂."""
         shape = like.shape if samples is None else (samples, *like.shape)
         with torch.no_grad():
             return exponential(shape, like, generator).sub_(exponential(shape, like, generator))
 
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
-        """torch's own."""
+        """Return the Laplace distribution of torch."""
         return TorchLaplace(mean, spread, validate_args=False)
 
     def log_noise(self, noise: Tensor) -> Tensor:
-        """−|ξ| − log 2."""
+        """Return −|ξ| − log 2."""
         return -noise.abs() - math.log(2)
 
     def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
-        """E ξ^k = k! for even k."""
+        """Return E ξ^k = k! for even k, and 0 for odd k."""
         k = term.order
         if term.kind == "log" or k != int(k) or k < 0:
             return math.inf
         return 0.0 if k % 2 else math.gamma(k + 1)
 
     def noise_entropy(self, count: int) -> float:
-        """1 + log 2 a coordinate."""
+        """Return 1 + log 2 for each coordinate."""
         return count * (1 + math.log(2))

@@ -1,4 +1,4 @@
-"""The Log-Gamma posterior: w = μ + σ(ξ − ψ(k)), ξ the logarithm of a Gamma(k, 1)."""
+"""The Log-Gamma posterior, w = μ + σ(ξ − ψ(k)), where ξ is the logarithm of a Gamma(k, 1) number."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,15 @@ __all__ = ["LogGamma"]
 
 @dataclass(frozen=True)
 class LogGamma(LocationScale):
-    """w = μ + σ(log G − ψ(k)), G ~ Gamma(k): f(ξ) = e^{kξ − e^ξ}/Γ(k) on the whole line (003, Table 1).
+    """The weight is w = μ + σ(log G − ψ(k)) with G ~ Gamma(k) (Nazarovs et al. 2021, Table 1).
 
-    Skewed to the left: its left tail is that of an Exponential, its right one falls faster than any. 003 calls this
-    scaling by its Corollary 1; with a mean and a scale to learn it is location-scale.
+    The density of the noise, f(ξ) = e^{kξ − e^ξ}/Γ(k), lies on the whole line and is skewed to the left: its left tail
+    is that of an Exponential, and its right tail falls faster than any Exponential. Nazarovs et al. call the family a
+    scaling one by their Corollary 1; with a mean and a scale to learn it is a location-scale family.
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
+        shape: the shape k.
 
     >>> LogGamma(shape=1.0).variance(torch.tensor(1.0))
     tensor(1.6449)
@@ -32,17 +37,17 @@ class LogGamma(LocationScale):
         check_positive(self, "shape", self.shape)
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ = log G."""
+        """Draw ξ = log G."""
         shape = like.shape if samples is None else (samples, *like.shape)
         with torch.no_grad():
             return standard_gamma(self.shape, shape, like, generator).log_()
 
     def log_noise(self, noise: Tensor) -> Tensor:
-        """kξ − e^ξ − log Γ(k)."""
+        """Return kξ − e^ξ − log Γ(k)."""
         return self.shape * noise - noise.exp() - math.lgamma(self.shape)
 
     def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
-        """E ξ^k from the cumulants, which are ψ(k) and its derivatives."""
+        """Return E ξ^k, computed from the cumulants, which are ψ(k) and its derivatives."""
         k = term.order
         if term.kind == "log" or k != int(k) or k < 0:
             return math.inf
@@ -54,5 +59,5 @@ class LogGamma(LocationScale):
         return moments[-1]
 
     def noise_entropy(self, count: int) -> float:
-        """log Γ(k) + k − kψ(k) a coordinate."""
+        """Return log Γ(k) + k − kψ(k) for each coordinate."""
         return count * (math.lgamma(self.shape) + self.shape - self.shape * digamma(self.shape))

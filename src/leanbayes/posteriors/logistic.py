@@ -1,4 +1,4 @@
-"""The Logistic posterior: w = μ + σξ with density e^−ξ/(1 + e^−ξ)² of ξ."""
+"""The logistic posterior, w = μ + σξ, where ξ has the density e^−ξ/(1 + e^−ξ)²."""
 
 import math
 from dataclasses import dataclass
@@ -16,24 +16,27 @@ __all__ = ["Logistic"]
 
 @dataclass(frozen=True)
 class Logistic(LocationScale):
-    """w ~ Logistic(μ, σ), of variance π²σ²/3 (003, Table 1, location-scale).
+    """The weight is w ~ Logistic(μ, σ), with variance π²σ²/3 (Nazarovs et al. 2021, Table 1).
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
 
     >>> Logistic().variance(torch.tensor(1.0))
     tensor(3.2899)
     """
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ = log(E₁/E₂) with Exponential E."""
+        """Draw ξ = log(E₁/E₂) with Exponential E₁ and E₂."""
         shape = like.shape if samples is None else (samples, *like.shape)
         with torch.no_grad():
             return exponential(shape, like, generator).log_().sub_(exponential(shape, like, generator).log_())
 
     def log_noise(self, noise: Tensor) -> Tensor:
-        """−ξ − 2 log(1 + e^−ξ)."""
+        """Return −ξ − 2 log(1 + e^−ξ)."""
         return -noise - 2 * F.softplus(-noise, threshold=40)
 
     def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
-        """E ξ^k = 2 k! Σ (−1)^{n−1} n^−k = 2 k! (1 − 2^{1−k}) ζ(k) for even k."""
+        """Return E ξ^k = 2 k! Σ (−1)^{n−1} n^−k = 2 k! (1 − 2^{1−k}) ζ(k) for even k, and 0 for odd k."""
         k = term.order
         if term.kind == "log" or k != int(k) or k < 0:
             return math.inf
@@ -43,5 +46,5 @@ class Logistic(LocationScale):
         return 2 * math.gamma(k + 1) * (1 - 2 ** (1 - k)) * zeta
 
     def noise_entropy(self, count: int) -> float:
-        """2 a coordinate."""
+        """Return 2 for each coordinate."""
         return 2.0 * count

@@ -1,4 +1,4 @@
-"""The Rayleigh posterior: w = μ + σ(ξ − √(π/2)), ξ the length of a two-dimensional Normal vector."""
+"""The Rayleigh posterior, w = μ + σ(ξ − √(π/2)), where ξ is the length of a two-dimensional Normal vector."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,10 @@ __all__ = ["Rayleigh"]
 
 @dataclass(frozen=True)
 class Rayleigh(GammaPower):
-    """w = μ − σ√(π/2) + v with v ~ Rayleigh(σ) (003, Table 1, scaling).
+    """The weight is w = μ − σ√(π/2) + v with v ~ Rayleigh(σ) (Nazarovs et al. 2021, Table 1).
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
 
     >>> import torch
     >>> Rayleigh().variance(torch.tensor(1.0))
@@ -18,5 +21,5 @@ class Rayleigh(GammaPower):
 
     @property
     def gamma(self) -> tuple[float, float, float]:
-        """ξ = √(2G), G ~ Gamma(1)."""
+        """The parameters of ξ = √(2G) with G ~ Gamma(1)."""
         return 1.0, 2.0, 2.0

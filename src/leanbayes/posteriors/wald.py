@@ -1,4 +1,4 @@
-"""The standard Wald posterior: w = μ + σ(ξ − 1), ξ inverse Gaussian with mean 1."""
+"""The standard Wald posterior, w = μ + σ(ξ − 1), where ξ is inverse Gaussian with mean 1."""
 
 import math
 from collections.abc import Set
@@ -18,10 +18,15 @@ __all__ = ["Wald"]
 
 @dataclass(frozen=True)
 class Wald(LocationScale):
-    """w = μ − σ + v, v = σξ with ξ ~ IG(1, λ): v is inverse Gaussian of mean σ and shape λσ (003, Table 1, scaling).
+    """The weight is w = μ − σ + v with v = σξ and ξ ~ IG(1, λ) (Nazarovs et al. 2021, Table 1).
 
-    f(ξ) = √(λ/2πξ³) e^{−λ(ξ−1)²/2ξ}. For M draws (mean ξ, mean 1/ξ) has a known law (Tweedie 1957): mean ξ ~ IG(1, Mλ),
-    and apart from it λ Σ(1/ξᵢ − 1/ξ̄) ~ χ²_{M−1}.
+    So v is inverse Gaussian with mean σ and shape λσ. The density of the noise is f(ξ) = √(λ/2πξ³) e^{−λ(ξ−1)²/2ξ}.
+    For M draws, (mean ξ, mean 1/ξ) has a known law (Tweedie 1957): mean ξ ~ IG(1, Mλ), and independently of it
+    λ Σ(1/ξᵢ − 1/ξ̄) ~ χ²_{M−1}.
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
+        shape: the shape λ.
 
     >>> Wald(shape=4.0).variance(torch.tensor(1.0))
     tensor(0.2500)
@@ -36,35 +41,41 @@ class Wald(LocationScale):
         check_positive(self, "shape", self.shape)
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ ~ IG(1, λ)."""
+        """Draw ξ ~ IG(1, λ)."""
         return _inverse_gaussian(self.shape, like.shape if samples is None else (samples, *like.shape), like, generator)
 
     def log_noise(self, noise: Tensor) -> Tensor:
-        """½ log(λ/2π) − 1.5 log ξ − ½λ(ξ − 2 + 1/ξ)."""
+        """Return ½ log(λ/2π) − 1.5 log ξ − ½λ(ξ − 2 + 1/ξ)."""
         half = 0.5 * self.shape
         return 0.5 * math.log(half / math.pi) - 1.5 * noise.log() - half * (noise - 2 + 1 / noise)
 
     def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
-        """E ξ^p = √(2λ/π) e^λ K_{p−½}(λ), the Bessel function by its integral, and derivatives in p for logarithms."""
+        """Return E ξ^p = √(2λ/π) e^λ K_{p−½}(λ).
+
+        The Bessel function K comes from its integral, and the expectations of logarithms are derivatives in p.
+        """
         p, times = (term.order, 0) if term.kind == "power" else (0.0, int(term.order))
         return 1.0 if (p, times) in ((0, 0), (1, 0)) else _expectation(float(self.shape), p, times)
 
     def noise_entropy(self, count: int) -> float:
-        """−E log f(ξ); E ξ = 1 and E 1/ξ = 1 + 1/λ."""
+        """Return −E log f(ξ), with E ξ = 1 and E 1/ξ = 1 + 1/λ."""
         return count * (0.5 - 0.5 * math.log(0.5 * self.shape / math.pi) + 1.5 * self.expected(log(), 1))
 
     def sampled(
         self, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
     ) -> Statistics | None:
-        """Means of ξ and 1/ξ from their law; the mean of log ξ, which only adds a constant, at its expectation."""
+        """Draw the means of ξ and 1/ξ from their law.
+
+        The mean of log ξ only adds a constant to the KL, so it is put at its expectation.
+        """
         if not wanted <= {power(1), power(-1), log()}:
             return None
         with torch.no_grad():
             mean = _inverse_gaussian(samples * self.shape, like.shape, like, generator)
             inverse = 1 / mean
             if samples > 1:
-                rest = standard_gamma((samples - 1) / 2, like.shape, like, generator)
-                inverse = inverse + rest * (2 / (samples * self.shape))
+                chi_square = standard_gamma((samples - 1) / 2, like.shape, like, generator)
+                inverse = inverse + chi_square * (2 / (samples * self.shape))
             logarithm, half = self.expected(log(), 1), 0.5 * self.shape
             constant = 0.5 * math.log(half / math.pi) - 1.5 * logarithm + 2 * half
             log_density = constant * like.numel() - half * (mean + inverse).sum()
@@ -74,7 +85,7 @@ class Wald(LocationScale):
 def _inverse_gaussian(
     shape: float, size: tuple[int, ...] | torch.Size, like: Tensor, generator: torch.Generator | None
 ) -> Tensor:
-    """IG(1, λ) by Michael, Schucany and Haas (1976): the roots of a quadratic in z² have product 1."""
+    """Draw IG(1, λ) as Michael, Schucany and Haas (1976): the roots of a quadratic in z² have the product 1."""
     with torch.no_grad():
         y = standard_normal(size, like, generator).square_() / shape
         small = 2 / (2 + y + (y * (y + 4)).sqrt())

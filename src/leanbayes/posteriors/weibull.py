@@ -1,4 +1,4 @@
-"""The Weibull posterior: w = μ + σ(ξ − Γ(1 + 1/k)), ξ^k ~ Exponential(1)."""
+"""The Weibull posterior, w = μ + σ(ξ − Γ(1 + 1/k)) with ξ^k ~ Exponential(1)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,13 @@ __all__ = ["Weibull"]
 
 @dataclass(frozen=True)
 class Weibull(GammaPower):
-    """w = μ − σΓ(1 + 1/k) + v with v ~ Weibull of shape k and scale σ (003, Table 1, scaling).
+    """The weight is w = μ − σΓ(1 + 1/k) + v, where v is Weibull (Nazarovs et al. 2021, Table 1).
+
+    The Weibull has shape k and scale σ.
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
+        shape: the shape k.
 
     >>> import torch
     >>> Weibull(shape=1.0).variance(torch.tensor(0.5))
@@ -25,5 +31,5 @@ class Weibull(GammaPower):
 
     @property
     def gamma(self) -> tuple[float, float, float]:
-        """ξ = G^{1/k}, G ~ Gamma(1)."""
+        """The parameters of ξ = G^{1/k} with G ~ Gamma(1)."""
         return 1.0, 1.0, float(self.shape)

@@ -13,8 +13,8 @@ from leanbayes.kl.table import table
 from leanbayes.posteriors import RandomWeight
 from tests.kl.pairs import FAMILIES, FINITE, MEANS, PRIORS, SCALES, number, quadrature, weight
 
-GROUPS = {name: [prior for family, prior in FINITE if family == name] for name in FAMILIES}
 ROWS = {(row.posterior, row.prior): row for row in table(FAMILIES, PRIORS)}
+GROUPS = {name: [prior for family, prior in FINITE if family == name] for name in FAMILIES}
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -183,23 +183,3 @@ class TestGraph:
             streamed = estimator(weight(FAMILIES["Laplace"], 50), PRIORS["Laplace"])
             assert [tensor.numel() for tensor in streamed.grad_fn.saved_tensors] == [150, 150]
         assert kept[1] == kept[1000] > 0
-
-    def test_the_table(self):
-        rows = ROWS
-        assert len(rows) == len(FAMILIES) * len(PRIORS)
-        assert {row.method for row in rows.values()} == {"exact", "taylor or streamed", "streamed", "infinite"}
-        for pair, d_p, statistics in (
-            (("Normal", "Normal"), 5, "sampled"),
-            (("Radial", "Normal"), 5, "approximate"),
-            (("Laplace", "Normal"), 5, "accumulated"),
-            (("Exponential", "Exponential"), 1, "sampled"),
-            (("Gamma", "Gamma"), 2, "sampled"),
-            (("Wald", "Inverse-Gaussian"), 3, "sampled"),
-            (("Gamma", "Log-Normal"), 5, "accumulated"),
-            (("LogNormal", "Log-Normal"), 5, "sampled"),
-        ):
-            assert (rows[pair].method, rows[pair].d_p, rows[pair].statistics) == ("exact", d_p, statistics), pair
-        assert rows["Normal", "Laplace"].taylor_d_p == 9  # 003, Example 1: ½(K+1)(K+2) − 1 at K = 3
-        assert rows["Normal", "Laplace"].d_p is None
-        assert rows["Gamma", "Gamma"].variable == "v"
-        assert rows["Gamma", "Normal"].variable == "w"
