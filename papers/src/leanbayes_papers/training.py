@@ -14,7 +14,7 @@ from leanbayes._calls import Inputs
 from leanbayes.baselines import Ensemble
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import evaluate
-from leanbayes.evaluation.cost import count_parameters, table_1
+from leanbayes.evaluation.cost import count_parameters
 from leanbayes.lab.data import Examples, Source, Task
 from leanbayes.lab.data.source import from_arrays
 from leanbayes.lab.recipes import Recipe, Run, Trained, parse, prepare
@@ -23,6 +23,7 @@ from leanbayes.prediction import Predictor
 from leanbayes.prediction.draws import Draws
 from leanbayes.train import Epoch
 from leanbayes_papers.base import Job, Size
+from leanbayes_papers.cost_table import table_1
 
 __all__ = [
     "Recorded", "digit_images", "judged", "measured", "partials", "percent", "rates_of", "relative_flops",
@@ -127,7 +128,7 @@ def judged(trained: Trained, size: Size, task: Task, seed: int) -> dict[str, flo
 
 def relative_flops(recipe: Recipe) -> float | None:
     """FLOPs of a whole training by 001's table 1, where the plain network's is 1; None for what it does not list."""
-    formula, plain = recipe.formula(), table_1("deterministic").flops
+    formula, plain = recipe.relative_cost(), table_1("deterministic").flops
     if formula is None:
         return None
     before = float(getattr(recipe, "pretrain", 0.0))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.evaluation.cost import count_flops, count_parameters, forward_flops, measure, table_1, training_flops
+from leanbayes.evaluation.cost import count_flops, count_parameters, forward_flops, measure, training_flops
 from leanbayes.lab.data import Task
 from leanbayes.lab.data.source import from_arrays
 from leanbayes.lab.models import lenet300, resnet18, small_resnet, unet
@@ -23,6 +23,7 @@ from leanbayes.objective import elbo
 from leanbayes.prediction import Predictor, predict
 from leanbayes.subspace import sensitivity
 from leanbayes_papers.base import Answer, Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes_papers.cost_table import table_1
 from leanbayes_papers.judge import all_of, summary
 from leanbayes_papers.training import partials, small_task, train
 
@@ -119,7 +120,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: 
     }
     if before:
         metrics["sensitivity"] = chosen / (plain * _EPOCHS * whole)
-    formula = recipe.formula()
+    formula = recipe.relative_cost()
     if formula is not None:
         metrics |= {
             "parameters by formula": formula.parameters,
@@ -172,7 +173,7 @@ def _over(results: Results, measure: str, method: str, other: str, of: str | Non
 
 def _conclude(results: Results, size: Size) -> Outcome:
     ours = "partial 1 %"
-    by_formula = [name for name, spec in size.methods.items() if parse(spec).formula() is not None]
+    by_formula = [name for name, spec in size.methods.items() if parse(spec).relative_cost() is not None]
 
     def agrees(claim: Claim, measure: str, method: str, tolerance: float) -> Verdict:
         found = _over(results, measure, method, method, f"{measure} by formula")

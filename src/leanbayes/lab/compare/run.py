@@ -151,9 +151,9 @@ def judge(
     x, y = split_batch(next(iter(run.loader(task.test))))
     cost = asdict(cost_of(trained.predictor, x, y, trained.likelihood)) | _cost_of_step(trained, x, y)
     cost |= {"train_seconds": trained.seconds, "predict_seconds": seconds}
-    formula = recipe.formula()
-    if formula is not None:
-        cost["flops_formula"] = formula.flops * forward_flops(run.new_model(task), x)
+    relative = recipe.relative_cost()
+    if relative is not None:
+        cost["flops_formula"] = relative.flops * forward_flops(run.new_model(task), x)
     told()
     return {"seed": seed, "metrics": found.metrics, "cost": cost}
 

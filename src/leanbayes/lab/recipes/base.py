@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import nn
 
-from leanbayes.evaluation.cost import Relative
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.options import option
+from leanbayes.lab.recipes.relative import RelativeCost
 from leanbayes.lab.recipes.run import Run
 from leanbayes.likelihood import Likelihood
 
@@ -28,8 +28,8 @@ class Recipe(ABC):
     def train(self, task: Task, run: Run) -> nn.Module:
         """Build and train the predictor, and return it."""
 
-    def formula(self) -> Relative | None:
-        """Return what a training step costs by Table 1 of sensitivity-guided subnetworks, if it has this method."""
+    def relative_cost(self) -> RelativeCost | None:
+        """Return what a training step costs by a formula; None for a method that has no formula."""
         return None
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from leanbayes.baselines import Ensemble
 from leanbayes.errors import InputError
-from leanbayes.evaluation.cost import Relative, table_1
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Recipe, Run, option
+from leanbayes.lab.recipes.relative import RelativeCost
 from leanbayes.storage import load, save
 
 __all__ = ["EnsembleRecipe"]
@@ -43,9 +43,9 @@ class EnsembleRecipe(Recipe):
             run.seconds += own.seconds
         return Ensemble(*members)
 
-    def formula(self) -> Relative:
-        """001, Table 1."""
-        return table_1("ensemble", members=self.members)
+    def relative_cost(self) -> RelativeCost:
+        """Return the row of Table 1 of sensitivity-guided subnetworks for this method."""
+        return RelativeCost(self.members, 3 * self.members, self.members)
 
     def _apart(self, task: Task, run: Run) -> list[nn.Module]:
         """Each member in a process, which leaves it in a file."""

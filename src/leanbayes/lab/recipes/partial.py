@@ -5,9 +5,9 @@ from typing import Literal
 
 from torch import nn
 
-from leanbayes.evaluation.cost import Relative, table_1
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Run, option
+from leanbayes.lab.recipes.relative import RelativeCost
 from leanbayes.lab.recipes.variational import Variational
 from leanbayes.subspace import Subspace, sensitivity, top_k
 
@@ -27,6 +27,6 @@ class Partial(Variational):
         scores = sensitivity(model, run.tracked(task.train, "sensitivity"), task.likelihood)
         return top_k(scores, rate=self.rate, scope=self.scope)
 
-    def formula(self) -> Relative:
-        """001, Table 1."""
-        return table_1("partial", samples=self.draws, rate=self.rate)
+    def relative_cost(self) -> RelativeCost:
+        """Return the row of Table 1 of sensitivity-guided subnetworks for this method."""
+        return RelativeCost(1 + self.rate, (1 + self.rate) * (self.draws + 2), 2)

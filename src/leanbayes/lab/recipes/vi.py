@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from leanbayes.evaluation.cost import Relative, table_1
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Run, option
+from leanbayes.lab.recipes.relative import RelativeCost
 from leanbayes.lab.recipes.variational import Variational
 from leanbayes.subspace import Subspace, everything
 
@@ -24,6 +24,6 @@ class VI(Variational):
         """All of them."""
         return everything()
 
-    def formula(self) -> Relative:
-        """001, Table 1."""
-        return table_1("vi", samples=self.draws)
+    def relative_cost(self) -> RelativeCost:
+        """Return the row of Table 1 of sensitivity-guided subnetworks for this method."""
+        return RelativeCost(2, 2 * (self.draws + 2), 2)
