@@ -98,10 +98,11 @@ def trained(net: Net, x: Tensor, y: Tensor, kl_weights: tuple[float, float]) -> 
     loader = DataLoader(data, batch_size=64, shuffle=True)
     torch.manual_seed(0)
     model = net.make()
-    options: dict[str, Any] = {"likelihood": lb.Categorical(), "epochs": net.epochs // 2, "lr": 1e-3, "clip": 1.0}
-    lb.fit(model, loader, **options)
+    options: dict[str, Any] = {"likelihood": lb.Categorical(), "epochs": net.epochs // 2}
+    lb.fit(model, loader, optimizer=lb.Optimization(clip=1.0), **options)
     bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.01), prior=lb.priors.FittedPrior())
-    lb.fit(bnn, loader, scale_lr=1e-2, kl_weight=lb.anneal(*kl_weights), **options)
+    optimization = lb.Optimization(scale_lr=1e-2, clip=1.0)
+    lb.fit(bnn, loader, optimizer=optimization, kl_weight=lb.anneal(*kl_weights), **options)
     return bnn.eval()
 
 

@@ -138,5 +138,5 @@ class TestElbo:
         model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
         bnn = lb.Bayesian(model, propagate="covariance")
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16)
-        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=10, lr=0.03, kl_weight=0.1)
+        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=10, optimizer=lb.Optimization(lr=0.03), kl_weight=0.1)
         assert (lb.predict(bnn, x).mean.argmax(1) == y).double().mean() > 0.9

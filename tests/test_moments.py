@@ -138,5 +138,5 @@ class TestElbo:
         bnn = lb.Bayesian(nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2)), propagate="moments")
         data = torch.utils.data.TensorDataset(x, y)
         loader = torch.utils.data.DataLoader(data, batch_size=16)
-        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=25, lr=0.02, kl_weight=0.1)
+        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=25, optimizer=lb.Optimization(lr=0.02), kl_weight=0.1)
         assert (lb.predict(bnn, x).mean.argmax(1) == y).double().mean() > 0.9

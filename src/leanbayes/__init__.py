@@ -46,7 +46,7 @@ from leanbayes.subspace import (
     sparse,
     top_k,
 )
-from leanbayes.train import fit, fix_statistics
+from leanbayes.train import Checkpointing, Optimization, fit, fix_statistics
 
 __version__ = "0.2.0.dev0"
 
@@ -54,10 +54,12 @@ __all__ = [
     "Bayesian",
     "Bernoulli",
     "Categorical",
+    "Checkpointing",
     "Exact",
     "Gaussian",
     "Likelihood",
     "MonteCarlo",
+    "Optimization",
     "Prediction",
     "Predictor",
     "Rewire",

@@ -7,7 +7,7 @@ from leanbayes.errors import InputError
 from leanbayes.lab.models import resnet18
 from leanbayes.likelihood import Categorical
 from leanbayes.prediction import predict
-from leanbayes.train import fit
+from leanbayes.train import Optimization, fit
 from tests.oracles import moments_within_standard_errors
 
 
@@ -142,7 +142,7 @@ def test_fit_trains_it_with_dropout() -> None:
     )
     model = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
     predictor = MCDropout(model)
-    history = fit(predictor, data, likelihood=Categorical(), epochs=15, lr=0.02)
+    history = fit(predictor, data, likelihood=Categorical(), epochs=15, optimizer=Optimization(lr=0.02))
     assert history.losses[-1] < 0.5 * history.losses[0]
     found = predict(predictor, x, samples=20)
     assert (found.mean.argmax(1) == (x[:, 0] > 0).long()).double().mean() > 0.9

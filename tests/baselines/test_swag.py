@@ -11,7 +11,7 @@ from leanbayes.baselines import Swag
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Categorical
 from leanbayes.prediction import predict
-from leanbayes.train import fit
+from leanbayes.train import Optimization, fit
 from tests.oracles import covariance_within_standard_errors
 
 
@@ -177,7 +177,14 @@ def test_training_collects_epoch_by_epoch() -> None:
     pairs = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
     swag = Swag(nn.Linear(2, 2), rank=3)
     loader = torch.utils.data.DataLoader(pairs, batch_size=16, shuffle=True)
-    fit(swag, loader, likelihood=Categorical(), epochs=6, lr=0.1, callbacks=[lambda _: swag.collect()])
+    fit(
+        swag,
+        loader,
+        likelihood=Categorical(),
+        epochs=6,
+        optimizer=Optimization(lr=0.1),
+        callbacks=[lambda _: swag.collect()],
+    )
     assert int(swag.collected) == 6
     found = predict(swag, x)
     assert (found.mean.argmax(1) == pairs.tensors[1]).double().mean() > 0.9

@@ -192,7 +192,7 @@ def test_a_likelihood_from_outside_trains_predicts_and_evaluates(propagate: str)
     bnn, likelihood = lb.Bayesian(nn.Linear(2, 1), propagate=propagate), Poisson()
     found = lb.elbo(bnn, x, y, likelihood, n_data=256)
     assert found.loss.requires_grad
-    lb.fit(bnn, [(x, y)] * 4, likelihood=likelihood, epochs=40, lr=0.05, kl_weight=0.01)
+    lb.fit(bnn, [(x, y)] * 4, likelihood=likelihood, epochs=40, optimizer=lb.Optimization(lr=0.05), kl_weight=0.01)
     prediction = lb.predict(bnn, x, likelihood=likelihood, samples=16)
     assert (prediction.mean - rate).abs().mean() < 0.3
     assert (prediction.total >= prediction.aleatoric).all()

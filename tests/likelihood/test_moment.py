@@ -131,7 +131,15 @@ def test_it_trains_and_reports_one_pass(likelihood: lb.Likelihood) -> None:
     bnn = lb.Bayesian(nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2)), propagate="moments")
     found = lb.elbo(bnn, x, y, likelihood, n_data=64)
     torch.testing.assert_close(found.nll, likelihood.expected_nll(*lb.moments(bnn, x), y) / 64)
-    lb.fit(bnn, [(x, y)] * 2, likelihood=likelihood, epochs=15, lr=0.05, kl_weight=0.01, validate=[(x, y)])
+    lb.fit(
+        bnn,
+        [(x, y)] * 2,
+        likelihood=likelihood,
+        epochs=15,
+        optimizer=lb.Optimization(lr=0.05),
+        kl_weight=0.01,
+        validate=[(x, y)],
+    )
     assert (lb.predict(bnn, x).mean.argmax(1) == y).double().mean() > 0.9
 
 

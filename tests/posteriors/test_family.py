@@ -97,7 +97,7 @@ def test_a_family_from_outside_is_trained_saved_and_loaded(secant, tmp_path):
     y = (x[:, 0] > 0).long()
     model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     bnn = lb.Bayesian(model, posterior=secant(init_scale=0.1))
-    lb.fit(bnn, [(x, y)], likelihood=lb.Categorical(), epochs=60, lr=0.05, kl_weight=0.1)
+    lb.fit(bnn, [(x, y)], likelihood=lb.Categorical(), epochs=60, optimizer=lb.Optimization(lr=0.05), kl_weight=0.1)
     assert (lb.predict(bnn, x).mean.argmax(1) == y).double().mean() > 0.9
     lb.save(bnn, tmp_path / "model.lb")
     again = lb.load(tmp_path / "model.lb", nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)))

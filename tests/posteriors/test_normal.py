@@ -206,7 +206,7 @@ def test_shared_scales_train() -> None:
     net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
     bnn = lb.Bayesian(net, posterior=Normal(per="filter"), propagate="local")
     before = [parts.rho.detach().clone() for _, parts in bnn.parts()]
-    lb.fit(bnn, [(x, y)], likelihood=lb.Categorical(), epochs=60, lr=0.05, kl_weight=0.1)
+    lb.fit(bnn, [(x, y)], likelihood=lb.Categorical(), epochs=60, optimizer=lb.Optimization(lr=0.05), kl_weight=0.1)
     assert (lb.predict(bnn, x).mean.argmax(1) == y).double().mean() > 0.9
     assert all((parts.rho != old).any() for (_, parts), old in zip(bnn.parts(), before, strict=True))
 

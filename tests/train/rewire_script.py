@@ -39,10 +39,9 @@ def train(folder: Path, left: int = 10**9) -> dict[str, Tensor]:
         DataLoader(data, batch_size=8, shuffle=True),
         likelihood=lb.Categorical(),
         epochs=3,
-        lr=1e-2,
+        optimizer=lb.Optimization(lr=1e-2),
         rewire=lb.Rewire(every=2, stop=0.95),
-        checkpoint=folder / "checkpoints",
-        checkpoint_every=1,
+        checkpoint=lb.Checkpointing(folder / "checkpoints", every=1),
     )
     return {name: value.detach().clone() for name, value in bnn.state_dict().items()}
 

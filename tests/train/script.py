@@ -30,13 +30,10 @@ def main() -> None:
         DataLoader(data, batch_size=16, shuffle=True),
         likelihood=lb.Categorical(),
         epochs=options.epochs,
-        lr=1e-2,
-        schedule="cosine",
+        optimizer=lb.Optimization(lr=1e-2, schedule="cosine", micro_batches=options.parts),
         kl_weight=lb.anneal(0.2, 0.01),
         validate=DataLoader(data, batch_size=32),
-        micro_batches=options.parts,
-        checkpoint=options.folder / "checkpoints",
-        checkpoint_every=1,
+        checkpoint=lb.Checkpointing(options.folder / "checkpoints", every=1),
         seed=3,
     )
     if int(__import__("os").environ.get("RANK", "0")) == 0:

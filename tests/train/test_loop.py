@@ -52,7 +52,8 @@ def run(folder: Path, *options: str, seconds: float | None = None) -> int | None
 def test_it_learns(optimizer: Any) -> None:
     bnn = lb.Bayesian(network(), subspace=lb.random_k(0.2))
     loader = DataLoader(data(), batch_size=32, shuffle=True)
-    history = lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=20, optimizer=optimizer, lr=2e-2, kl_weight=0.1)
+    how = lb.Optimization(optimizer, lr=2e-2)
+    history = lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=20, optimizer=how, kl_weight=0.1)
     assert history.losses[-1] < history.losses[0]
     assert (lb.predict(bnn, data().tensors[0]).mean.argmax(1) == data().tensors[1]).float().mean() > 0.9
     assert [row.epoch for row in history.epochs] == list(range(20))
@@ -64,7 +65,7 @@ def test_a_plain_module_and_learned_noise() -> None:
     y = x.sum(1, keepdim=True) + 0.5 * torch.randn(200, 1)
     likelihood = lb.Gaussian("learned", initial=3.0)
     loader = DataLoader(TensorDataset(x, y), batch_size=50)
-    lb.fit(nn.Linear(3, 1), loader, likelihood=likelihood, epochs=150, lr=3e-2)
+    lb.fit(nn.Linear(3, 1), loader, likelihood=likelihood, epochs=150, optimizer=lb.Optimization(lr=3e-2))
     assert likelihood.noise.item() == pytest.approx(0.5, rel=0.2)
 
 
@@ -95,8 +96,9 @@ def test_early_stopping_brings_back_the_best_epoch() -> None:
 
     wrong = DataLoader(TensorDataset(data().tensors[0], 1 - data().tensors[1]), batch_size=64)
     loader = DataLoader(data(), batch_size=32)
+    how = lb.Optimization(lr=1e-2, patience=3)
     history = lb.fit(
-        bnn, loader, likelihood=lb.Categorical(), epochs=30, lr=1e-2, validate=wrong, patience=3, callbacks=[keep]
+        bnn, loader, likelihood=lb.Categorical(), epochs=30, optimizer=how, validate=wrong, callbacks=[keep]
     )
     assert history.best == 0
     assert len(history.epochs) == 4
@@ -108,7 +110,7 @@ def test_a_loss_that_is_not_finite_says_where(tmp_path: Path) -> None:
     x, y = data().tensors
     batches = [(x[:32], y[:32]), (x[32:64] * torch.nan, y[32:64])]
     with pytest.raises(lb.errors.NonFinite, match=r"step 1, epoch 0.*nll nan.*all parameters are finite"):
-        lb.fit(bnn, batches, likelihood=lb.Categorical(), epochs=1, checkpoint=tmp_path, checkpoint_every=1)
+        lb.fit(bnn, batches, likelihood=lb.Categorical(), epochs=1, checkpoint=lb.Checkpointing(tmp_path, 1))
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.safetensors"]
 
 
@@ -141,10 +143,15 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"epochs": 0}, "epochs"),
+        ({"epochs": 1.5}, "epochs"),
+        ({"samples": 0}, "samples"),
+        ({"n_data": 0}, "n_data"),
         ({"optimizer": "magic"}, "adam"),
-        ({"schedule": "magic"}, "cosine"),
-        ({"patience": 2}, "validate"),
-        ({"micro_batches": 64}, "64 parts"),
+        ({"kl_weight": "magic"}, "warm_up"),
+        ({"kl_weight": "cosine"}, "anneal"),
+        ({"kl_weight": -1.0}, "at least 0"),
+        ({"optimizer": lb.Optimization(patience=2)}, "validate"),
+        ({"optimizer": lb.Optimization(micro_batches=64)}, "64 parts"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], words: str) -> None:
@@ -183,7 +190,8 @@ def test_a_run_that_is_stopped_anywhere_ends_where_a_whole_one_does(tmp_path: Pa
         loader = DataLoader(examples, batch_size=16, shuffle=True)
         np.random.seed(left % 7)  # noqa: NPY002 - another state at every start
         random.seed(left % 7)
-        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=3, lr=1e-2, checkpoint=folder, checkpoint_every=every)
+        how, where = lb.Optimization(lr=1e-2), lb.Checkpointing(folder, every)
+        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=3, optimizer=how, checkpoint=where)
         return bnn.state_dict()
 
     np.random.seed(3)  # noqa: NPY002

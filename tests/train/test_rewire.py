@@ -154,10 +154,8 @@ def test_what_a_move_changes_and_what_it_does_not(
         task(),
         likelihood=lb.Categorical(),
         epochs=2,
-        lr=1e-2,
-        optimizer=optimizer,
+        optimizer=lb.Optimization(optimizer, lr=1e-2, hold_statistics=False),
         rewire=how,
-        hold_statistics=False,
     )
     assert len(passes) >= 12
     assert seen
@@ -181,11 +179,10 @@ def test_it_learns_and_the_best_epoch_comes_back_with_its_positions() -> None:
         batches,
         likelihood=lb.Categorical(),
         epochs=8,
-        lr=2e-2,
+        optimizer=lb.Optimization(lr=2e-2, hold_statistics=False),
         kl_weight=0.01,
         rewire=lb.Rewire(every=5),
         validate=batches,
-        hold_statistics=False,
     )
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     found = lb.predict(model.eval(), x, samples=8, generator=seeded())
@@ -478,12 +475,10 @@ def test_a_run_stopped_anywhere_ends_where_a_whole_one_does(tmp_path: Path, baye
             DataLoader(data, batch_size=10, shuffle=True),
             likelihood=lb.Categorical(),
             epochs=2,
-            lr=1e-2,
-            schedule="cosine",
+            optimizer=lb.Optimization(lr=1e-2, schedule="cosine"),
             rewire=how,
             validate=[(x, y)],
-            checkpoint=folder,
-            checkpoint_every=1,
+            checkpoint=lb.Checkpointing(folder, every=1),
         )
         return model.state_dict()
 

@@ -1,1 +1,22 @@
-"""Optimizers that know what a random weight is. The first, natural gradients, is on its way."""
+"""Optimizers by name, and what an optimizer that owns the scales of random weights can rely on.
+
+`OPTIMIZERS` holds what ``leanbayes.fit(..., optimizer="name")`` can find: the objects of type `NamedOptimizer`, and the
+classes that satisfy `OptimizerBuilder`, in the modules of this package and behind entry points of the group
+"leanbayes.optimizers". `leanbayes.optim.protocol` describes what such an optimizer is given.
+"""
+
+from leanbayes._catalogue import Catalogue
+from leanbayes.optim.protocol import NamedOptimizer, OptimizerBuilder, Problem
+from leanbayes.optim.random_tensor import RandomTensor, random_tensors
+
+__all__ = ["OPTIMIZERS", "NamedOptimizer", "OptimizerBuilder", "Problem", "RandomTensor", "random_tensors"]
+
+
+def _name_of(value: object) -> str | None:
+    name = getattr(value, "name", None)
+    return name if isinstance(name, str) and callable(getattr(value, "build", None)) else None
+
+
+OPTIMIZERS: Catalogue[OptimizerBuilder] = Catalogue(
+    "optimizer", _name_of, package="leanbayes.optim", group="leanbayes.optimizers"
+)

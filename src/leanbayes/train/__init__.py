@@ -1,6 +1,19 @@
-"""Training: fit, checkpoints, and what a random net needs beside the objective."""
+"""Training: `fit` with its options, checkpoints, schedules by name, and batch norm under randomness."""
 
-from leanbayes.train.loop import Epoch, History, fit
+from leanbayes.train.history import Epoch, History
+from leanbayes.train.loop import fit
 from leanbayes.train.norms import fix_statistics, has_statistics
+from leanbayes.train.options import Checkpointing, Optimization
+from leanbayes.train.schedules import SCHEDULES, NamedSchedule
 
-__all__ = ["Epoch", "History", "fit", "fix_statistics", "has_statistics"]
+__all__ = [
+    "SCHEDULES",
+    "Checkpointing",
+    "Epoch",
+    "History",
+    "NamedSchedule",
+    "Optimization",
+    "fit",
+    "fix_statistics",
+    "has_statistics",
+]

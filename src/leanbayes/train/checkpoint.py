@@ -1,19 +1,21 @@
-"""The whole state of a training in one file: weights, optimizer, schedule, random states, place. No pickle."""
+"""Checkpoints: the whole state of a training in one file, from which a killed training ends as it would have ended.
 
-import random
-from collections.abc import Iterable
+A checkpoint holds the weights, the state of the optimizer and of the schedule, the random states, and how far the
+training is. It is a safetensors file with a JSON header, so reading it runs no code.
+"""
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from leanbayes._files import read_tensors, write_tensors
-from leanbayes.errors import FileError, ForeignFile, InputError
+from leanbayes.errors import FileError, ForeignFile
+from leanbayes.train.random_states import RandomStates
 
-__all__ = ["FORMAT", "Checkpoints", "Training", "module_state", "seed_all"]
+__all__ = ["FORMAT", "Best", "Checkpoints", "Training", "module_state"]
 
 FORMAT = 1
 _NAME = "step-{:010d}.safetensors"
@@ -21,7 +23,14 @@ _NAME = "step-{:010d}.safetensors"
 
 @dataclass
 class Training:
-    """What a training consists of at one moment; ``progress`` is anything JSON can hold."""
+    """All that changes during a training.
+
+    Attributes:
+        modules: the model and its likelihood.
+        optimizer: the optimizer.
+        schedule: the schedule of the learning rate, or None for a constant one.
+        progress: how far the training is, as JSON can hold it.
+    """
 
     modules: nn.Module
     optimizer: torch.optim.Optimizer
@@ -30,24 +39,22 @@ class Training:
 
 
 class Checkpoints:
-    """A folder of checkpoints: the newest ``keep`` of them stay. Each is written whole or not at all."""
+    """A folder of checkpoints, of which the newest ``keep`` stay. Each file is written whole or not at all."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
-        if keep < 1:
-            raise InputError(f"keep must be at least 1, got {keep}")
+    def __init__(self, folder: Path, keep: int) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"cannot make the checkpoint folder {folder}: {error}") from error
         self.folder, self.keep = folder, keep
-        self.random: tuple[list[Any], dict[str, Tensor]] | None = None
+        self.random: RandomStates | None = None
 
     def files(self) -> list[Path]:
-        """Oldest first."""
+        """Return the checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*.safetensors"))
 
     def save(self, training: Training, step: int) -> None:
-        """Write one, then remove those that are no longer needed."""
+        """Write a checkpoint, then remove those that are no longer needed."""
         tensors = {f"module.{name}": value for name, value in module_state(training.modules).items()}
         optimizer = training.optimizer.state_dict()
         numbers: dict[str, dict[str, Any]] = {}
@@ -57,8 +64,7 @@ class Checkpoints:
                     tensors[f"optimizer.{index}.{name}"] = value
                 else:
                     numbers.setdefault(str(index), {})[name] = value
-        tensors |= _random_tensors()
-        version, words, gauss = random.getstate()
+        python, states = RandomStates.capture().packed()
         header = {
             "kind": "checkpoint",
             "format": FORMAT,
@@ -67,89 +73,79 @@ class Checkpoints:
             "groups": optimizer["param_groups"],
             "numbers": numbers,
             "schedule": None if training.schedule is None else _plain(training.schedule.state_dict()),
-            "python": [version, list(words), gauss],
+            "python": python,
         }
-        unique = {name: value.detach().contiguous().clone() for name, value in tensors.items()}
+        unique = {name: value.detach().contiguous().clone() for name, value in (tensors | states).items()}
         write_tensors(self.folder / _NAME.format(step), unique, header)
         for old in self.files()[: -self.keep]:
             old.unlink(missing_ok=True)
 
     def restore(self, training: Training) -> bool:
-        """Bring back the newest checkpoint; False where there is none. Random states are set too."""
+        """Bring back the newest checkpoint with its random states. Return whether there is one."""
         files = self.files()
         if not files:
             return False
         header, tensors = read_tensors(files[-1], "checkpoint", FORMAT)
         try:
-            own = module_state(training.modules)
-            training.modules.load_state_dict({name: tensors[f"module.{name}"] for name in own}, strict=False)
+            names = module_state(training.modules)
+            training.modules.load_state_dict({name: tensors[f"module.{name}"] for name in names}, strict=False)
             state: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in header["numbers"].items()}
             for name, value in tensors.items():
-                kind, _, rest = name.partition(".")
+                kind, _, entry = name.partition(".")
                 if kind == "optimizer":
-                    index, _, key = rest.partition(".")
+                    index, _, key = entry.partition(".")
                     state.setdefault(int(index), {})[key] = value
             training.optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
             if training.schedule is not None:
                 training.schedule.load_state_dict(header["schedule"])
             training.progress.update(header["progress"])
-            self.random = (header["python"], {name: v for name, v in tensors.items() if name.startswith("random.")})
-            self.set_random_states()
+            self.random = RandomStates.unpacked(
+                header["python"], {name: value for name, value in tensors.items() if name.startswith("random.")}
+            )
+            self.random.restore()
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
             raise ForeignFile(
-                f"{files[-1]} is of another training ({error}); give another folder, or remove {self.folder}"
+                f"{files[-1]} belongs to another training ({error}); choose another folder, or remove {self.folder}"
             ) from error
         return True
 
     def set_random_states(self) -> None:
-        """Those of the checkpoint that was restored, if one was."""
+        """Set the random states of the checkpoint that was restored, if one was."""
         if self.random is not None:
-            _set_random_states(*self.random)
+            self.random.restore()
+
+
+class Best:
+    """The weights of the best epoch. They lie in the checkpoint folder, where a kill leaves them, or in memory."""
+
+    def __init__(self, module: nn.Module, store: Checkpoints | None, writes: bool) -> None:
+        self.module, self.writes = module, writes
+        self.path = None if store is None else store.folder / "best.safetensors"
+        self.memory: dict[str, Tensor] = {}
+
+    def remember(self) -> None:
+        """Remember the weights as they are; of several processes one writes the file."""
+        if self.path is None:
+            self.memory = {name: value.detach().clone() for name, value in module_state(self.module).items()}
+        elif self.writes:
+            tensors = {name: value.detach().clone() for name, value in module_state(self.module).items()}
+            write_tensors(self.path, tensors, {"kind": "best", "format": FORMAT})
+
+    def bring_back(self) -> None:
+        """Put the remembered weights into the module."""
+        tensors = self.memory if self.path is None else read_tensors(self.path, "best", FORMAT)[1]
+        self.module.load_state_dict(tensors, strict=False)
 
 
 def module_state(module: nn.Module) -> dict[str, Tensor]:
-    """The module's tensors, each once."""
-    named: Iterable[tuple[str, Tensor]] = (*module.named_parameters(), *module.named_buffers())
-    return dict(named)
+    """Return the parameters and buffers of a module by name, each tensor once."""
+    return dict((*module.named_parameters(), *module.named_buffers()))
 
 
 def _plain(value: Any) -> Any:
-    """A schedule's state as JSON: tensors become numbers, functions are left out."""
+    """Return the state of a schedule as JSON can hold it: tensors become numbers, and functions are left out."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items() if not callable(item)}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, Tensor) else value
-
-
-def seed_all(seed: int) -> None:
-    """Every global random state that a model or a data set may use."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(seed)
-
-
-def _random_tensors() -> dict[str, Tensor]:
-    state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - the global state, for data sets that use it
-    inner = state["state"]
-    place = [inner["pos"], state["has_gauss"]]
-    tensors = {
-        "random.torch": torch.get_rng_state(),
-        "random.numpy": torch.from_numpy(inner["key"].astype(np.int64)),
-        "random.place": torch.tensor(place),
-        "random.gauss": torch.tensor(state["gauss"], dtype=torch.float64),
-    }
-    if torch.cuda.is_available():
-        tensors |= {f"random.cuda.{i}": torch.cuda.get_rng_state(i) for i in range(torch.cuda.device_count())}
-    return tensors
-
-
-def _set_random_states(python: list[Any], tensors: dict[str, Tensor]) -> None:
-    version, words, gauss = python
-    random.setstate((version, tuple(words), gauss))
-    torch.set_rng_state(tensors["random.torch"])
-    place, has_gauss = tensors["random.place"].tolist()
-    key = np.array(tensors["random.numpy"].tolist(), dtype=np.uint32)
-    np.random.set_state(("MT19937", key, place, has_gauss, float(tensors["random.gauss"])))  # noqa: NPY002
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        torch.cuda.set_rng_state(tensors[f"random.cuda.{index}"], index)

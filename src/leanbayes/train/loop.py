@@ -1,75 +1,35 @@
-"""`fit`: minimise the ELBO through Hugging Face accelerate, and go on exactly where a kill left it."""
+"""`fit`: train a model on the evidence lower bound, and go on exactly where a kill left off."""
 
-import hashlib
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
-from torch.utils.data import DataLoader, RandomSampler
 
-from leanbayes._calls import batch_size, call, map_tensors, prediction_tensor, split_batch, take
-from leanbayes._files import read_tensors, write_tensors
+from leanbayes._calls import prediction_tensor
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError, NonFinite, UnknownName
+from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
-from leanbayes.objective import Schedule, constant, elbo
+from leanbayes.objective import Schedule, constant
+from leanbayes.optim import OPTIMIZERS, OptimizerBuilder, Problem
 from leanbayes.subspace import Rewire
-from leanbayes.train.checkpoint import FORMAT, Checkpoints, Training, module_state, seed_all
-from leanbayes.train.norms import fix_statistics
+from leanbayes.train.batches import mix, number_of_batches, number_of_examples
+from leanbayes.train.checkpoint import Best, Checkpoints, Training
+from leanbayes.train.history import Callback, Epoch, History
+from leanbayes.train.losses import LossSettings, Objective, validation_loss
+from leanbayes.train.norms import must_hold_statistics
+from leanbayes.train.options import Checkpointing, Optimization, OptimizerChoice, description
+from leanbayes.train.processes import engine
+from leanbayes.train.random_states import states_restored
 from leanbayes.train.rewire import Rewirer
+from leanbayes.train.schedules import kl_schedule, rate_schedule
+from leanbayes.train.steps import TrainingRun, new_progress
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-__all__ = ["Epoch", "History", "fit"]
-
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": lambda groups, **options: torch.optim.SGD(groups, momentum=0.9, **options),
-}
-SCHEDULES: dict[str, Callable[[Optimizer, int], LRScheduler | None]] = {
-    "constant": lambda optimizer, steps: None,  # noqa: ARG005
-    "cosine": lambda optimizer, steps: CosineAnnealingLR(optimizer, max(steps, 1)),
-}
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch came to: means over its batches, in nats; ``validation`` is the mean nll of that set."""
-
-    epoch: int
-    loss: float
-    nll: float
-    kl: float
-    kl_weight: float
-    validation: float | None
-    seconds: float
-
-
-@dataclass
-class History:
-    """Every epoch, and which one was best on the validation set (None without one)."""
-
-    epochs: list[Epoch] = field(default_factory=list)
-    best: int | None = None
-
-    @property
-    def losses(self) -> list[float]:
-        """The loss of each epoch."""
-        return [epoch.loss for epoch in self.epochs]
-
-
-Callback = Callable[[Epoch], None]
+__all__ = ["fit"]
 
 
 def fit(
@@ -78,401 +38,189 @@ def fit(
     *,
     likelihood: Likelihood,
     epochs: int,
-    optimizer: str | Optimizer | Callable[[list[dict[str, Any]]], Optimizer] = "adam",
-    lr: float = 1e-3,
-    scale_lr: float | None = None,
-    weight_decay: float = 0.0,
-    schedule: str | Callable[[Optimizer, int], LRScheduler | None] = "constant",
-    kl_weight: float | Schedule = 1.0,
+    optimizer: OptimizerChoice | Optimization = "adam",
+    kl_weight: float | str | Schedule = 1.0,
     samples: int = 1,
     n_data: int | None = None,
     validate: Iterable[Any] | None = None,
-    patience: int | None = None,
-    clip: float | None = None,
-    micro_batches: int = 1,
-    mixed_precision: str | None = None,
-    hold_statistics: bool | None = None,
+    checkpoint: str | Path | Checkpointing | None = None,
     rewire: Rewire | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    keep: int = 2,
     callbacks: Sequence[Callback] = (),
     seed: int = 0,
     output: Callable[[Any], Any] = prediction_tensor,
 ) -> History:
-    """Train a `Bayesian` on the ELBO, or a plain module on its likelihood; the best epoch's weights are left in it.
+    """Train a `Bayesian` on the evidence lower bound, or a plain module on its likelihood.
 
-    Under ``accelerate launch`` each process takes its share of every batch. Noise comes from no running state but
-    from (seed, step, part of the batch), so a run on two processes is the run on one with ``micro_batches=2``.
+    With a validation set, the model has the weights of its best epoch afterwards. Apart from the weights of the model
+    and of the likelihood, `fit` leaves everything as it found it: the global random states of torch (CPU and CUDA),
+    NumPy and Python, the training or evaluation mode of every module, and the generators of the data loaders. This also
+    holds if it raises an error.
+
+    In one process and full precision `fit` uses torch alone and trains on the device where the model lies. With several
+    processes (``accelerate launch``, ``torchrun``) or in mixed precision it uses Hugging Face accelerate, which chooses
+    the device: ``pip install 'leanbayes[distributed]'``. Each process then takes its share of every batch. The noise
+    depends only on the seed, the step and the part of the batch, so training on two processes is the same as training
+    on one with ``Optimization(micro_batches=2)``.
 
     Args:
-        model: on whatever device; accelerate moves it.
-        train: batches (inputs, targets), usually a DataLoader; it is iterated once an epoch.
-        likelihood: scores the targets; learned noise is trained too.
-        epochs: how often through the data.
-        optimizer: "adam", "adamw", "sgd", an Optimizer, or a function of parameter groups.
-        lr: learning rate of the means.
-        scale_lr: that of the scales; as ``lr`` by default.
-        weight_decay: on the means only.
-        schedule: of the learning rate, by step: "constant", "cosine", or a function of optimizer and number of steps.
-        kl_weight: a number, or a schedule of the share of training done.
-        samples: draws a step.
-        n_data: examples in the training set; counted from the data set where it has a length.
-        validate: batches whose mean nll is measured after each epoch, with one draw a batch.
-        patience: stop after so many epochs without a better validation nll.
-        clip: largest norm of the gradient.
-        micro_batches: parts of each batch, one after the other, each with a draw of its own.
-        mixed_precision: as accelerate takes it: "no", "fp16", "bf16".
-        hold_statistics: hold batch-norm statistics (`fix_statistics`); by default for a `Bayesian`, unless its
-            ``propagate`` is "mirrored" or "flipout", whose draws differ within a batch.
-        rewire: how the sparse weights move, for a model that has some (004).
-        checkpoint: a folder. If it holds a checkpoint of this training, that is where it goes on.
-        checkpoint_every: steps between checkpoints; by default one at the end of each epoch.
-        keep: how many checkpoints stay.
-        callbacks: called with each `Epoch`, before its checkpoint is written: after a kill in between, once more.
-        seed: of data order and noise.
+        model: the model to train.
+        train: the batches, each a pair (inputs, targets). This is usually a DataLoader. `fit` iterates over it once in
+            each epoch.
+        likelihood: what the outputs of the model mean. `fit` also trains the parameters that the likelihood has.
+        epochs: how many times `fit` goes through the data.
+        optimizer: an `Optimization` with all settings of the optimizer, or only its ``optimizer``: the name of one, an
+            optimizer, or a function of parameter groups. An optimizer that owns the scales (`leanbayes.optim.protocol`)
+            gets the loss without the KL.
+        kl_weight: the weight of the KL, as a number, as a function of the share of training that is done (from 0 to
+            1), or as the name of such a function: "constant", "anneal" or "warm_up". 1 is the evidence lower bound.
+        samples: how many draws of the weights each step averages.
+        n_data: the number of examples in the training set. By default `fit` counts them.
+        validate: batches on which `fit` measures the negative log-likelihood after each epoch, with one draw each.
+        checkpoint: a folder, or a `Checkpointing`. If the folder holds a checkpoint of the same training, `fit` goes on
+            from there, and ends with the same weights bit for bit.
+        rewire: how sparse weights move during training, for a model that has sparse weights (SSVI, Li et al. 2024).
+        callbacks: functions that are called with each `Epoch`, before its checkpoint is written. After a kill between
+            the two, they are called with that epoch again.
+        seed: the seed of the order of the data and of all noise.
         output: picks the tensor that matters from what the model returns.
+
+    Returns:
+        A `History` with one `Epoch` for each pass over the data.
+
+    >>> bnn = Bayesian(nn.Linear(2, 3))
+    >>> batches = [(torch.randn(8, 2), torch.randint(3, (8,)))]
+    >>> from leanbayes.likelihood import Categorical
+    >>> history = fit(bnn, batches, likelihood=Categorical(), epochs=2, optimizer=Optimization(lr=0.01))
+    >>> len(history.losses)
+    2
     """
-    _check(epochs, micro_batches, patience, validate, checkpoint_every)
-    batches, count = _length(train), _size(train) if n_data is None else n_data
-    accelerator = _accelerator(mixed_precision)
-    objective = _Objective(model, likelihood, _Settings(count, samples, output))
-    chosen = _optimizer(optimizer, model, likelihood, lr, scale_lr, weight_decay)
-    rates = _schedule(schedule)(chosen, epochs * batches)
-    wrapped, chosen = accelerator.prepare(objective, chosen)
-    place: dict[str, Any] = {"epoch": 0, "batch": 0, "step": 0, "sums": [0.0] * 3, "epochs": [], "best": None}
-    place["run"] = {"epochs": epochs, "batches": batches, "n_data": count, "seed": seed, "parts": micro_batches}
-    if rewire is not None:
-        place["run"]["rewire"] = asdict(rewire)
-    run = _Run(
-        objective=objective,
-        wrapped=wrapped,
-        training=Training(objective, chosen, rates, place),
-        accelerator=accelerator,
-        data=train,
-        loader=_shared(train, accelerator),
-        weight=constant(kl_weight) if isinstance(kl_weight, int | float) else kl_weight,
-        clip=clip,
-        hold=_must_hold(model) if hold_statistics is None else hold_statistics,
-        store=None if checkpoint is None else Checkpoints(Path(checkpoint), keep),
-        every=checkpoint_every,
-        rewirer=None
-        if rewire is None
-        else Rewirer(model, rewire, chosen, partial(accelerator.reduce, reduction="mean")),
-    )
-    run.resume()
-    best = _Best(objective, run.store)
-    while place["epoch"] < epochs and not _settled(place, patience):
+    optimization = optimizer if isinstance(optimizer, Optimization) else Optimization(optimizer)
+    if isinstance(checkpoint, str | Path):
+        checkpoint = Checkpointing(checkpoint)
+    _check(epochs, samples, n_data, optimization, validate)
+    weights = _kl_schedule(kl_weight)
+    with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as place:
+        batches = number_of_batches(train)
+        count = number_of_examples(train) if n_data is None else n_data
+        settings = LossSettings(count, samples, output, with_kl=not _owns_scales(optimization.optimizer))
+        objective = Objective(model, likelihood, settings)
+        chosen = _optimizer(objective, optimization, epochs * batches)
+        schedule = optimization.schedule
+        rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
+        wrapped, chosen = place.prepare(objective, chosen)
+        progress = new_progress(
+            {
+                "epochs": epochs,
+                "batches": batches,
+                "n_data": count,
+                "seed": seed,
+                "parts": optimization.micro_batches,
+                "rewire": None if rewire is None else asdict(rewire),
+                "samples": samples,
+                "kl_weight": description(weights),
+                "optimization": optimization.identity(),
+            }
+        )
+        hold = optimization.hold_statistics
+        run = TrainingRun(
+            objective=objective,
+            wrapped=wrapped,
+            training=Training(objective, chosen, rates, progress),
+            engine=place,
+            data=train,
+            kl_schedule=weights,
+            parts=optimization.micro_batches,
+            clip=optimization.clip,
+            hold=must_hold_statistics(model) if hold is None else hold,
+            store=None if checkpoint is None else Checkpoints(Path(checkpoint.folder), checkpoint.keep),
+            every=None if checkpoint is None else checkpoint.every,
+            rewirer=None if rewire is None else Rewirer(model, rewire, chosen, place.mean),
+        )
+        run.resume()
+        return _train(run, epochs, optimization.patience, validate, callbacks)
+
+
+def _train(
+    run: TrainingRun, epochs: int, patience: int | None, validate: Iterable[Any] | None, callbacks: Sequence[Callback]
+) -> History:
+    """Go through the epochs, and leave the weights of the best one in the model."""
+    progress, place = run.progress, run.engine
+    best = Best(run.objective, run.store, writes=place.index == 0)
+    while progress["epoch"] < epochs and not _settled(progress, patience):
         begin = time.perf_counter()
         loss, nll, kl = run.epoch()
-        epoch, score = place["epoch"], None
+        epoch, score = progress["epoch"], None
         if validate is not None:
-            score = _validation(objective, validate, accelerator, _mix(seed, "validate", epoch))
+            seed = mix(run.settings["seed"], "validate", epoch)
+            score = validation_loss(run.objective, validate, place.device, seed)
         row = Epoch(epoch, loss, nll, kl, run.kl_weight(), score, time.perf_counter() - begin)
-        place["epochs"].append(asdict(row))
-        if score is not None and (place["best"] is None or score < place["epochs"][place["best"]]["validation"]):
-            place["best"] = epoch
-            best.keep()
-        place |= {"epoch": epoch + 1, "batch": 0, "sums": [0.0] * 3}
-        for callback in callbacks:  # before the checkpoint: what they change in the model is in it
+        progress["epochs"].append(asdict(row))
+        least = None if progress["best"] is None else progress["epochs"][progress["best"]]["validation"]
+        if score is not None and (least is None or score < least):
+            progress["best"] = epoch
+            best.remember()
+        run.end_epoch()
+        for callback in callbacks:  # before the checkpoint, which then holds what they change in the model
             callback(row)
         run.save()
-    if place["best"] is not None:
+    if progress["best"] is not None:
         best.bring_back()
-    return History([Epoch(**row) for row in place["epochs"]], place["best"])
+    return History([Epoch(**row) for row in progress["epochs"]], progress["best"])
 
 
-@dataclass
-class _Run:
-    """A training under way. All that changes is in ``training``, and so in every checkpoint."""
-
-    objective: "_Objective"
-    wrapped: nn.Module
-    training: Training
-    accelerator: "Accelerator"
-    data: Iterable[Any]
-    loader: Iterable[Any]
-    weight: Schedule
-    clip: float | None
-    hold: bool
-    store: Checkpoints | None
-    every: int | None
-    rewirer: Rewirer | None
-
-    def __post_init__(self) -> None:
-        self.place = self.training.progress
-        self.settings = dict(self.place["run"])
-
-    def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one and it is of this training."""
-        if self.store is not None and self.store.restore(self.training) and self.place["run"] != self.settings:
-            raise InputError(
-                f"{self.store.folder} holds a training with {self.place['run']}, this one has {self.settings}; "
-                "give another folder"
-            )
-
-    def save(self) -> None:
-        """Write a checkpoint, by one process for all."""
-        if self.store is not None and self.accelerator.is_main_process:
-            self.store.save(self.training, self.place["step"])
-        self.accelerator.wait_for_everyone()
-
-    def kl_weight(self) -> float:
-        """As the schedule has it now."""
-        return self.weight(self.place["step"] / (self.settings["epochs"] * self.settings["batches"]))
-
-    def epoch(self) -> list[float]:
-        """The rest of an epoch, or all of it; the means of loss, nll and KL over all its batches."""
-        place, seed = self.place, self.settings["seed"]
-        self.wrapped.train()
-        if self.hold:
-            fix_statistics(self.objective)
-        with _ordered(self.data, _mix(seed, "order", place["epoch"])):
-            source = iter(self.loader)
-            for _ in range(place["batch"]):
-                next(source)
-            if place["batch"] == 0:
-                seed_all(_mix(seed, "model", place["epoch"], self.accelerator.process_index))
-            elif self.store is not None:
-                self.store.set_random_states()  # passing over the batches has used some
-            for batch in source:
-                found = self.step(batch)
-                place["sums"] = [total + value for total, value in zip(place["sums"], found, strict=True)]
-                place["batch"] += 1
-                place["step"] += 1
-                if self.every is not None and place["step"] % self.every == 0:
-                    self.save()
-        return [total / max(place["batch"], 1) for total in place["sums"]]
-
-    def step(self, batch: Any) -> list[float]:
-        """One optimizer step over the parts of a batch; loss, nll and KL, the means over parts and processes."""
-        x, y = map_tensors(lambda leaf: leaf.to(self.accelerator.device), split_batch(batch))
-        size, parts, step = batch_size(x), self.settings["parts"], self.place["step"]
-        if size < parts:
-            raise InputError(f"a batch of {size} cannot be cut in {parts} parts; lower micro_batches")
-        training, accelerator = self.training, self.accelerator
-        training.optimizer.zero_grad()
-        sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
-        bounds = [size * part // parts for part in range(parts + 1)]
-        for part in range(parts):
-            rows = slice(bounds[part], bounds[part + 1])
-            noise = torch.Generator(device=accelerator.device)
-            noise.manual_seed(_mix(self.settings["seed"], "noise", step, accelerator.process_index * parts + part))
-            try:
-                found = self.wrapped(take(x, rows), take(y, rows), self.kl_weight(), noise)
-            except NonFinite as error:
-                where = f"step {step}, epoch {self.place['epoch']}"
-                raise NonFinite(f"{where}: {error}{_culprit(training.modules)}") from error
-            share = (bounds[part + 1] - bounds[part]) / size
-            accelerator.backward(found[0] * share)
-            sums += share * torch.stack([value.detach().double() for value in found])
-        if self.clip is not None:
-            accelerator.clip_grad_norm_(training.modules.parameters(), self.clip)
-        training.optimizer.step()
-        if training.schedule is not None:
-            training.schedule.step()
-        self.rewire(x, y, step + 1)
-        means: Tensor = accelerator.reduce(sums, reduction="mean")
-        return [float(value) for value in means]
-
-    def rewire(self, x: Any, y: Tensor, step: int) -> None:
-        """Move the sparse weights, if it is time after so many steps; the batch tells which ones are asked for."""
-        steps = self.settings["epochs"] * self.settings["batches"]
-        if self.rewirer is None or not self.rewirer.how.due(step, steps):
-            return
-
-        def loss(draw: int) -> Tensor:
-            noise = torch.Generator(device=self.accelerator.device)
-            noise.manual_seed(_mix(self.settings["seed"], "rewire", step, draw, self.accelerator.process_index))
-            found: Tensor = self.objective(x, y, self.kl_weight(), noise, samples=1)[0]
-            return found
-
-        self.rewirer.move(loss, self.rewirer.how.rate_at(step, steps))
+def _settled(progress: dict[str, Any], patience: int | None) -> bool:
+    """Whether so many epochs have passed without a better validation loss."""
+    best = progress["best"]
+    return patience is not None and best is not None and progress["epoch"] - 1 - best >= patience
 
 
-@dataclass(frozen=True)
-class _Settings:
-    n_data: int
-    samples: int
-    output: Callable[[Any], Any]
+def _kl_schedule(weight: float | str | Schedule) -> Schedule:
+    if isinstance(weight, str):
+        return kl_schedule(weight)
+    return constant(weight) if isinstance(weight, int | float) else weight
 
 
-class _Objective(nn.Module):
-    """Model and likelihood as one module, so that what wraps it for several processes sees every parameter."""
-
-    def __init__(self, model: nn.Module, likelihood: Likelihood, settings: _Settings) -> None:
-        super().__init__()
-        self.model, self.likelihood, self.settings = model, likelihood, settings
-
-    def forward(
-        self, x: Any, y: Tensor, kl_weight: float, generator: torch.Generator, samples: int | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, nll and KL of one part of a batch."""
-        found = elbo(
-            self.model,
-            x,
-            y,
-            self.likelihood,
-            n_data=self.settings.n_data,
-            samples=samples or self.settings.samples,
-            kl_weight=kl_weight,
-            generator=generator,
-            output=self.settings.output,
-        )
-        return found.loss, found.nll, found.kl
+def _owns_scales(choice: OptimizerChoice) -> bool:
+    return bool(getattr(OPTIMIZERS.named(choice) if isinstance(choice, str) else choice, "owns_scales", False))
 
 
-@torch.no_grad()
-def _validation(objective: _Objective, batches: Iterable[Any], accelerator: "Accelerator", seed: int) -> float:
-    """Mean nll of an example, one draw a batch."""
-    objective.eval()
-    noise = torch.Generator(device=accelerator.device).manual_seed(seed)
-    total, count = 0.0, 0
-    for batch in batches:
-        x, y = map_tensors(lambda leaf: leaf.to(accelerator.device), split_batch(batch))
-        options = {"generator": noise} if isinstance(objective.model, Bayesian) else {}
-        out = objective.settings.output(call(lambda *a, **k: objective.model(*a, **k, **options), x))  # noqa: B023
-        total += objective.likelihood.nll(out, y).item()
-        count += batch_size(x)
-    if not count:
-        raise InputError("the validation set is empty")
-    return total / count
-
-
-class _Best:
-    """The weights of the best epoch: in the checkpoint folder, where a kill does not reach them, or in memory."""
-
-    def __init__(self, module: nn.Module, store: Checkpoints | None) -> None:
-        self.module = module
-        self.path = None if store is None else store.folder / "best.safetensors"
-        self.memory: dict[str, Tensor] = {}
-
-    def keep(self) -> None:
-        """Remember the weights as they are."""
-        tensors = {name: value.detach().clone() for name, value in module_state(self.module).items()}
-        if self.path is None:
-            self.memory = tensors
-        else:
-            write_tensors(self.path, tensors, {"kind": "best", "format": FORMAT})
-
-    def bring_back(self) -> None:
-        """Put the remembered weights into the module."""
-        tensors = self.memory if self.path is None else read_tensors(self.path, "best", FORMAT)[1]
-        self.module.load_state_dict(tensors, strict=False)
-
-
-def _must_hold(model: nn.Module) -> bool:
-    return isinstance(model, Bayesian) and model.propagate not in ("mirrored", "flipout")
-
-
-def _accelerator(mixed_precision: str | None) -> "Accelerator":
-    from accelerate import Accelerator, DataLoaderConfiguration  # here, for it takes longer to import than all of ours
-
-    sharing = DataLoaderConfiguration(split_batches=True, use_seedable_sampler=False)
-    return Accelerator(mixed_precision=mixed_precision, dataloader_config=sharing)
-
-
-def _shared(train: Iterable[Any], accelerator: "Accelerator") -> Iterable[Any]:
-    """Each process's share of the batches.
-
-    On one process the loader stays as it is: accelerate's reads a batch ahead, under random states that are then gone.
-    """
-    if accelerator.num_processes == 1 or not isinstance(train, DataLoader):
-        return train
-    prepared: Iterable[Any] = accelerator.prepare(train)
-    return prepared
-
-
-def _mix(*parts: object) -> int:
-    """A seed from any number of parts, without the correlations of sums."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest(), "big")
+def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> Optimizer:
+    """Return the optimizer that the user chose, or build it."""
+    choice, model, lr = optimization.optimizer, objective.model, optimization.lr
+    if isinstance(choice, Optimizer):
+        return choice
+    if isinstance(model, Bayesian):
+        groups = model.parameter_groups(lr=lr, scale_lr=optimization.scale_lr, weight_decay=optimization.weight_decay)
+        if not objective.settings.with_kl:
+            scales = {id(parts.rho) for _, parts in model.parts()}
+            groups = [group for group in groups if not any(id(parameter) in scales for parameter in group["params"])]
+    else:
+        means = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        groups = [{"params": means, "lr": lr, "weight_decay": optimization.weight_decay}]
+    learned = list(objective.likelihood.parameters())
+    if learned:
+        groups.append({"params": learned, "lr": lr, "weight_decay": 0.0})
+    builder = OPTIMIZERS.named(choice) if isinstance(choice, str) else choice
+    if isinstance(builder, OptimizerBuilder):
+        n_data = objective.settings.n_data
+        return builder.build(Problem(model, groups, lr, optimization.weight_decay, n_data, steps))
+    return builder(groups)
 
 
 @contextmanager
-def _ordered(loader: Iterable[Any], seed: int) -> Iterator[None]:
-    """Give a shuffling loader its order for this epoch; its own generators are put back after."""
-    if not isinstance(loader, DataLoader):
-        yield
-        return
-    holders = [holder for holder in (loader, loader.sampler) if holder is loader or isinstance(holder, RandomSampler)]
-    before = [holder.generator for holder in holders]
-    for holder in holders:  # one each: what the loader draws for its workers must not shift the order
-        holder.generator = torch.Generator().manual_seed(seed)
+def _modes_restored(*modules: nn.Module) -> Iterator[None]:
+    """Leave every module in the mode, training or evaluation, that it had before."""
+    modes = [(module, module.training) for whole in modules for module in whole.modules()]
     try:
         yield
     finally:
-        for holder, own in zip(holders, before, strict=True):
-            holder.generator = own
+        for module, mode in modes:
+            module.training = mode
 
 
-def _culprit(module: nn.Module) -> str:
-    for name, parameter in module.named_parameters():
-        if not torch.isfinite(parameter).all():
-            return f"; {name.removeprefix('model.')!r} has NaN or infinite values already"
-    return "; all parameters are finite, so the data or the loss is to blame"
-
-
-def _settled(place: dict[str, Any], patience: int | None) -> bool:
-    return patience is not None and place["best"] is not None and place["epoch"] - 1 - place["best"] >= patience
-
-
-def _optimizer(
-    chosen: Any, model: nn.Module, likelihood: Likelihood, lr: float, scale_lr: float | None, weight_decay: float
-) -> Optimizer:
-    if isinstance(chosen, Optimizer):
-        return chosen
-    if isinstance(model, Bayesian):
-        groups = model.parameter_groups(lr=lr, scale_lr=scale_lr, weight_decay=weight_decay)
-    else:
-        means = [p for p in model.parameters() if p.requires_grad]
-        groups = [{"params": means, "lr": lr, "weight_decay": weight_decay}]
-    learned = list(likelihood.parameters())
-    if learned:
-        groups.append({"params": learned, "lr": lr, "weight_decay": 0.0})
-    if isinstance(chosen, str):
-        if chosen not in OPTIMIZERS:
-            raise UnknownName.of("optimizer", chosen, OPTIMIZERS)
-        return OPTIMIZERS[chosen](groups, lr=lr)
-    made: Optimizer = chosen(groups)
-    return made
-
-
-def _schedule(chosen: Any) -> Callable[[Optimizer, int], LRScheduler | None]:
-    if isinstance(chosen, str):
-        if chosen not in SCHEDULES:
-            raise UnknownName.of("schedule", chosen, SCHEDULES)
-        return SCHEDULES[chosen]
-    found: Callable[[Optimizer, int], LRScheduler | None] = chosen
-    return found
-
-
-def _length(batches: Iterable[Any]) -> int:
-    if not isinstance(batches, Sized):
-        raise InputError(
-            "the training data must have a length (a DataLoader, a list of batches) to know when an epoch ends"
-        )
-    count = len(batches)
-    if not count:
-        raise InputError("there are no training batches")
-    return count
-
-
-def _size(batches: Iterable[Any]) -> int:
-    if isinstance(batches, DataLoader):
-        return len(batches.dataset)  # type: ignore[arg-type]
-    return sum(batch_size(split_batch(batch)[0]) for batch in batches)
-
-
-def _check(epochs: int, parts: int, patience: int | None, validate: Any, every: int | None) -> None:
-    for name, value in (
-        ("epochs", epochs),
-        ("micro_batches", parts),
-        ("patience", patience),
-        ("checkpoint_every", every),
-    ):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, got {value}")
-    if patience is not None and validate is None:
-        raise InputError("patience needs a validation set: validate=")
-    if not math.isfinite(epochs):
-        raise InputError("epochs must be finite")
+def _check(epochs: int, samples: int, n_data: int | None, optimization: Optimization, validate: Any) -> None:
+    for name, value in (("epochs", epochs), ("samples", samples), ("n_data", n_data)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if optimization.patience is not None and validate is None:
+        raise InputError("patience needs a validation set; give one: validate=")

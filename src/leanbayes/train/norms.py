@@ -1,24 +1,35 @@
-"""Batch norm and random weights: why statistics are held while a net with one draw for a batch trains."""
+"""Batch norm under randomness: why its statistics stay fixed while all examples of a batch share one draw."""
 
 from collections.abc import Iterator
 from typing import TypeVar
 
 from torch import nn
 
-__all__ = ["fix_statistics", "has_statistics"]
+from leanbayes.bayesian import Bayesian
+
+__all__ = ["fix_statistics", "has_statistics", "must_hold_statistics"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def fix_statistics(model: Module) -> Module:
-    """Put every layer with running statistics in eval mode; call it after ``train()``. Their γ and β train on.
+    """Put every layer with running statistics into evaluation mode. Call it after ``model.train()``.
 
-    In train mode a batch norm divides by the statistics of the batch, which are those of the present weight draw. It
-    undoes every change of scale and shift that the draw made before it, so the loss does not feel that noise, the KL
-    widens it to the prior, and in eval mode, where the statistics no longer follow the draw, the prediction is worse.
-    With held statistics, training sees what prediction will see. But the weights lose what batch norm is there for:
-    at the learning rates of the plain net they wander. Better are draws that differ within a batch and cancel in its
-    statistics: ``propagate="mirrored"``, or "flipout", which costs more (`benchmarks/batch_norm.py` measures all).
+    The weights γ and β of these layers still train.
+
+    In training mode a batch norm divides by the statistics of the batch, and these belong to the present draw of the
+    weights. So the batch norm undoes every change of scale and shift that the draw made before it. The loss does not
+    feel that noise, and the KL widens it to the prior. In evaluation mode the statistics no longer follow the draw, so
+    the prediction gets worse. With fixed statistics, training sees what prediction will see. But the weights lose what
+    batch norm is there for: at the learning rates of the plain model they wander. Draws that differ within a batch, and
+    that cancel in its statistics, are better: ``propagate="mirrored"``, or "flipout", which costs more.
+    ``benchmarks/batch_norm.py`` measures all of them.
+
+    Args:
+        model: the model; its layers are changed in place.
+
+    Returns:
+        The same model.
 
     >>> model = fix_statistics(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).train())
     >>> model[0].training, model[1].training
@@ -30,12 +41,17 @@ def fix_statistics(model: Module) -> Module:
 
 
 def has_statistics(model: nn.Module) -> bool:
-    """Whether a layer of it keeps running statistics.
+    """Return whether a layer of the model keeps running statistics.
 
     >>> has_statistics(nn.BatchNorm1d(2)), has_statistics(nn.GroupNorm(1, 2))
     (True, False)
     """
     return any(True for _ in _with_statistics(model))
+
+
+def must_hold_statistics(model: nn.Module) -> bool:
+    """Return whether `fit` holds statistics by default: if all examples of a batch share one draw of the weights."""
+    return isinstance(model, Bayesian) and model.propagate not in ("mirrored", "flipout")
 
 
 def _with_statistics(model: nn.Module) -> Iterator[nn.Module]:

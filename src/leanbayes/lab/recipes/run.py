@@ -1,7 +1,7 @@
 """A run: one training of one recipe, with the data loaders, plain networks and timing that recipes share."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.budget import Budget
-from leanbayes.train import Epoch, fit
+from leanbayes.train import Epoch, Optimization, fit
 
 __all__ = ["Run", "Tracked", "Watcher"]
 
@@ -64,7 +64,16 @@ class Run:
         if self.watch is not None:
             self.watch(stage, done, total)
 
-    def fit(self, model: nn.Module, task: Task, stage: str, epochs: int, **options: Any) -> None:
+    def fit(
+        self,
+        model: nn.Module,
+        task: Task,
+        stage: str,
+        epochs: int,
+        *,
+        optimization: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         """Train a model for one stage of the budget; a run that was killed in this stage continues from its checkpoint.
 
         Args:
@@ -72,22 +81,26 @@ class Run:
             task: the data and the likelihood.
             stage: the name of the stage, which the watcher and the checkpoint see.
             epochs: how many epochs of the budget this stage takes.
-            **options: parameters of `leanbayes.fit` that replace those of the budget.
+            optimization: fields of `leanbayes.Optimization` that replace those of the budget.
+            **options: parameters of `leanbayes.fit` that replace those of the run.
         """
         budget = self.budget
+        how: dict[str, Any] = {
+            "optimizer": budget.optimizer,
+            "lr": budget.lr,
+            "schedule": budget.schedule,
+            "weight_decay": budget.weight_decay,
+            "clip": budget.clip,
+            "patience": budget.patience,
+        } | dict(optimization or {})
 
         def on_epoch(epoch: Epoch) -> None:
             self.tell(stage, epoch.epoch + 1, epochs)
 
         settings: dict[str, Any] = {
             "likelihood": task.likelihood,
-            "optimizer": budget.optimizer,
-            "lr": budget.lr,
-            "schedule": budget.schedule,
-            "weight_decay": budget.weight_decay,
-            "clip": budget.clip,
+            "optimizer": Optimization(**how),
             "validate": self.loader(task.validation),
-            "patience": budget.patience,
             "checkpoint": None if self.folder is None else self.folder / stage.replace(" ", "_"),
             "seed": self.seed,
         } | options

@@ -25,8 +25,9 @@ class SwagRecipe(Recipe):
         """A plain start, then SGD; the weights are collected after each epoch."""
         first, rest = run.share(self.pretrain)
         swag = Swag(run.plain(task, first), rank=self.rank)
-        options = {"optimizer": "sgd", "lr": self.lr, "schedule": "constant", "validate": None, "patience": None}
-        run.fit(swag, task, "swag", rest, callbacks=[lambda epoch: swag.collect()], **options)  # noqa: ARG005
+        sgd = {"optimizer": "sgd", "lr": self.lr, "schedule": "constant", "patience": None}
+        callbacks = [lambda epoch: swag.collect()]  # noqa: ARG005
+        run.fit(swag, task, "swag", rest, optimization=sgd, validate=None, callbacks=callbacks)
         with run.charged():
             swag.update_norms(run.tracked(task.train, "batch norms of the draws"), self.draws)
         return swag

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -112,14 +113,14 @@ class Variational(Recipe):
                 moments(bnn, x)
         options = {
             "kl_weight": self.kl_schedule(min(1.0, length(task.train) / bnn.summary().random)),
-            "scale_lr": self.scale_lr,
             "samples": self.draws,
             "likelihood": self.likelihood_of(task),
             "rewire": self.rewiring(rest * len(run.loader(task.train))),
         }
+        optimization: dict[str, Any] = {"scale_lr": self.scale_lr}
         if not first and self.propagate == "local":  # no statistics to hold yet, and noise that differs within a batch
-            options["hold_statistics"] = False
-        run.fit(bnn, task, self.name, rest, **options)
+            optimization["hold_statistics"] = False
+        run.fit(bnn, task, self.name, rest, optimization=optimization, **options)
         bnn.propagate = self.predict or self.propagate or "sample"
         return self.finished(bnn)
 

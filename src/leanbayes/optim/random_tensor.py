@@ -1,0 +1,90 @@
+"""The random tensors of a model, as an optimizer that owns the scales sees them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.errors import InputError
+from leanbayes.posteriors import Family
+from leanbayes.posteriors.initial import inverse_softplus
+
+__all__ = ["RandomTensor", "random_tensors"]
+
+
+@dataclass(frozen=True)
+class RandomTensor:
+    """One random tensor: its means, its raw scales, and the gradients of both after a backward pass.
+
+    The raw scales ρ give the scales σ = softplus(ρ). They have one number for each random coordinate, or one for each
+    filter where the coordinates of a filter share their scale.
+
+    Attributes:
+        name: the name of the parameter in the model.
+        mean: the parameter that holds the means, random and not.
+        rho: the parameter that holds the raw scales.
+        index: the flat positions of the random coordinates in ``mean``, or None if all of them are random.
+        family: the posterior family.
+    """
+
+    name: str
+    mean: nn.Parameter
+    rho: nn.Parameter
+    index: Tensor | None
+    family: Family
+
+    def scale(self) -> Tensor:
+        """Return σ, shaped as ``rho``."""
+        return self.family.spread(self.rho.detach())
+
+    def random_mean(self) -> Tensor:
+        """Return the means μ of the random coordinates."""
+        return self._random(self.mean.detach())
+
+    def mean_gradient(self) -> Tensor:
+        """Return ∂loss/∂μ of the random coordinates; 0 where the loss does not depend on them."""
+        return self._random(torch.zeros_like(self.mean) if self.mean.grad is None else self.mean.grad)
+
+    def scale_gradient(self) -> Tensor:
+        """Return ∂loss/∂σ = (∂loss/∂ρ)/(dσ/dρ), shaped as ``rho``; 0 where the loss does not depend on it."""
+        if self.rho.grad is None:
+            return torch.zeros_like(self.rho)
+        with torch.enable_grad():
+            rho = self.rho.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(self.family.spread(rho).sum(), rho)
+        # A scale that underflows to 0 has slope 0; its gradient is then 0 and not 0/0.
+        return torch.where(slope > 0, self.rho.grad / slope, torch.zeros_like(slope))
+
+    @torch.no_grad()
+    def set_scale(self, scale: Tensor) -> None:
+        """Write ρ so that the scales become ``scale``, which is positive and shaped as ``rho``."""
+        self.rho.copy_(inverse_softplus(scale))
+
+    def _random(self, values: Tensor) -> Tensor:
+        return values if self.index is None else values.flatten().index_select(0, self.index)
+
+
+def random_tensors(model: nn.Module) -> list[RandomTensor]:
+    """Return the random tensors of a `Bayesian` whose scales are trained.
+
+    >>> [tensor.name for tensor in random_tensors(Bayesian(nn.Linear(2, 1)))]
+    ['weight', 'bias']
+    """
+    if not isinstance(model, Bayesian):
+        raise InputError(
+            f"an optimizer that owns the scales needs a model with scales, got a {type(model).__name__}; "
+            "wrap the model: leanbayes.Bayesian(model)"
+        )
+    probe = torch.tensor([0.01, 1.0], dtype=torch.float64)
+    if not torch.allclose(model.posterior.spread(inverse_softplus(probe)), probe):
+        raise InputError(
+            f"{model.posterior} does not compute its scales by softplus, so an optimizer cannot write them; "
+            "choose another posterior, such as leanbayes.posteriors.Normal()"
+        )
+    means = dict(model.model.named_parameters())
+    return [
+        RandomTensor(name, means[name], parts.rho, parts.index, model.posterior)
+        for name, parts in model.parts()
+        if parts.rho.requires_grad
+    ]

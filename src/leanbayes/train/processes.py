@@ -1,0 +1,184 @@
+"""Where a training runs: in one process by torch alone; in several, or in mixed precision, by accelerate."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from leanbayes.errors import InputError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+__all__ = ["Engine", "OneProcess", "engine"]
+
+
+class Engine(Protocol):
+    """What `fit` needs from the place where it runs.
+
+    Attributes:
+        device: the device to which batches go.
+        index: the number of this process, from 0.
+    """
+
+    device: torch.device
+    index: int
+
+    def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Put the objective on the device, and return it and the optimizer as training uses them."""
+        ...
+
+    def share(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return the part of each batch that this process takes."""
+        ...
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of the loss."""
+        ...
+
+    def clip(self, parameters: Iterable[Tensor], norm: float) -> None:
+        """Scale the gradients down so that their joint norm is at most ``norm``."""
+        ...
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean of a tensor over all processes."""
+        ...
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint must know of the engine, as JSON."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Bring back what `state` returned."""
+        ...
+
+
+class OneProcess:
+    """One process and full precision: torch alone, on the device where the model lies."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self.index = 0
+
+    def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Put what the likelihood learns beside the model."""
+        return objective.to(self.device), optimizer
+
+    def share(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return all batches."""
+        return batches
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of the loss."""
+        loss.backward()
+
+    def clip(self, parameters: Iterable[Tensor], norm: float) -> None:
+        """Scale the gradients down so that their joint norm is at most ``norm``."""
+        torch.nn.utils.clip_grad_norm_(parameters, norm)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the tensor, since there is only one process."""
+        return value
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+class Accelerated:
+    """Several processes or mixed precision, by Hugging Face accelerate, which also places the model."""
+
+    def __init__(self, accelerator: "Accelerator") -> None:
+        self.accelerator = accelerator
+        self.device: torch.device = accelerator.device
+        self.index: int = accelerator.process_index
+
+    def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Wrap both as accelerate does."""
+        wrapped, prepared = self.accelerator.prepare(objective, optimizer)
+        return wrapped, prepared
+
+    def share(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Return this process's part of each batch.
+
+        In one process the loader stays as it is. Accelerate's loader reads one batch ahead, and a checkpoint would then
+        hold random states from after that batch.
+        """
+        if self.accelerator.num_processes == 1 or not isinstance(batches, DataLoader):
+            return batches
+        prepared: Iterable[Any] = self.accelerator.prepare(batches)
+        return prepared
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of the loss, scaled in mixed precision."""
+        self.accelerator.backward(loss)
+
+    def clip(self, parameters: Iterable[Tensor], norm: float) -> None:
+        """Scale the gradients down so that their joint norm is at most ``norm``."""
+        self.accelerator.clip_grad_norm_(parameters, norm)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean of a tensor over all processes."""
+        mean: Tensor = self.accelerator.reduce(value, reduction="mean")
+        return mean
+
+    def wait(self) -> None:
+        """Wait until every process is here."""
+        self.accelerator.wait_for_everyone()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the gradient scaler, which "fp16" has."""
+        scaler = self.accelerator.scaler
+        return {} if scaler is None else {"scaler": scaler.state_dict()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Bring back the state of the gradient scaler."""
+        if self.accelerator.scaler is not None and state.get("scaler"):
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+
+
+@contextmanager
+def engine(model: nn.Module, mixed_precision: str | None) -> Iterator[Engine]:
+    """Give the engine that this training needs.
+
+    A launcher such as ``accelerate launch`` or ``torchrun`` tells in the environment how many processes there are.
+    ``accelerate launch`` tells the precision there as well.
+    """
+    if mixed_precision is None:
+        mixed_precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not several and mixed_precision in (None, "no"):
+        yield OneProcess(model)
+        return
+    try:
+        from accelerate import Accelerator, DataLoaderConfiguration
+        from accelerate.state import AcceleratorState
+    except ImportError as error:
+        reason = "training on several processes" if several else f"mixed_precision={mixed_precision!r}"
+        raise InputError(
+            f"{reason} needs the package accelerate, which is not installed: pip install 'leanbayes[distributed]'"
+        ) from error
+    # Accelerate keeps one state for the whole program and refuses another precision later; ours must not stay behind.
+    before = dict(AcceleratorState._shared_state)
+    AcceleratorState._shared_state.clear()
+    try:
+        sharing = DataLoaderConfiguration(split_batches=True, use_seedable_sampler=False)
+        yield Accelerated(Accelerator(mixed_precision=mixed_precision, dataloader_config=sharing))
+    finally:
+        AcceleratorState._shared_state.clear()
+        AcceleratorState._shared_state.update(before)
