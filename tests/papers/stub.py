@@ -7,11 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers import Claim, Experiment, Job, Outcome, Results, Size, Verdict
-from leanbayes_papers.judge import beats, summary
+from leanbayes_papers import Claim, Job, Outcome, Results, Size, Study, Verdict, cite
+from leanbayes_papers.verdicts import beats, summary
 
-BETTER = Claim("001", "figure 1", "a is better than b")
-OTHER = Claim("ours", "here", "another")
+BETTER = Claim(cite.SUBNETWORKS, "figure 1", "a is better than b")
+OTHER = Claim(cite.OURS, "here", "another")
 VALUES = {"a": 1.0, "b": 2.0}
 
 
@@ -44,9 +44,9 @@ def conclude(results: Results, size: Size) -> Outcome:
     return Outcome({"all": summary(results, ["nll"])}, verdicts, {"line": Figure(figsize=(1, 1))})
 
 
-def experiment(**changes: Any) -> Experiment:
+def experiment(**changes: Any) -> Study:
     settings: dict[str, Any] = {
         "name": "stub", "title": "a stub", "claims": (BETTER, OTHER), "run": run, "conclude": conclude,
         "sizes": {"smoke": size(), "cpu": size(seeds=2), "paper": size()},
     }  # fmt: skip
-    return Experiment(**(settings | changes))
+    return Study(**(settings | changes))

@@ -63,7 +63,7 @@ def test_all_goes_on_past_a_failure_says_so_and_exits_1(two: Path, capsys: pytes
     said = capsys.readouterr().out
     assert "a-needy failed: there is no " in said
     assert "stub failed: 1 of 6 jobs: RuntimeError: no luck at all" in said
-    assert "holds: 001, figure 1: a is better than b" in said
+    assert f"holds: {stub.BETTER.paper}, figure 1: a is better than b" in said
     assert (two / "docs" / "results" / "claims.md").is_file()
     (two / "data" / "b-1").unlink()
     assert main(["reproduce", "stub", *SMOKE]) == 0
@@ -83,7 +83,7 @@ def test_the_page_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 BAD: dict[str, tuple[list[str], str]] = {
     "no name": ([], "--list"),
-    "an unknown name": (["magic"], "unknown experiment 'magic'"),
+    "an unknown name": (["magic"], "unknown study 'magic'"),
     "an unknown size": (["subnetworks-toy", "--size", "huge"], "unknown size 'huge'"),
     "no workers": (["subnetworks-toy", "--workers", "0"], "workers must be at least 1"),
     "a seed twice": (["subnetworks-toy", "--seeds", "1", "1"], "different"),

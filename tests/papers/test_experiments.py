@@ -14,26 +14,26 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.lab.data import load_data
 from leanbayes.lab.recipes import Budget, Run, parse
 from leanbayes.prediction import predict
-from leanbayes_papers import EXPERIMENTS, Claim, Job, Results, reproduce
+from leanbayes_papers import STUDIES, Claim, Job, Results, reproduce
 from leanbayes_papers.studies import abboud_lidc as lidc
 from leanbayes_papers.studies import selection, uci
 from leanbayes_papers.studies import subnetworks_mnist_rates as mnist
 from leanbayes_papers.training import (
+    as_tensors,
     digit_images,
-    measured,
     relative_flops,
     repeatable,
     small_task,
-    tensors,
     train,
+    train_and_measure,
 )
 from tests import tasks
 from tests.papers import stub
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", STUDIES)
 def test_smoke(name: str, tmp_path: Path) -> None:
-    experiment = EXPERIMENTS[name]
+    experiment = STUDIES[name]
     record = reproduce(experiment, "smoke", folder=tmp_path / "none", out=tmp_path, cache=tmp_path / "cache")
     assert record["error"] is None
     assert record["failed"] == []
@@ -61,7 +61,7 @@ class Metrics(dict):
 
 def made_up(name: str, size: str, given: dict[tuple[str, str], float] | None = None) -> dict[str, str]:
     """The answers to all claims, by their words, if the jobs had found these numbers."""
-    experiment = EXPERIMENTS[name]
+    experiment = STUDIES[name]
     chosen = experiment.sizes[size]
     picture = np.eye(4).tolist()
     other = {
@@ -76,7 +76,7 @@ def made_up(name: str, size: str, given: dict[tuple[str, str], float] | None = N
 
 
 @pytest.mark.parametrize("size", ["cpu", "paper"])
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.usefixtures("verdicts_only")
 def test_where_all_methods_are_alike_matches_hold_and_gains_do_not(name: str, size: str) -> None:
     answers = set(made_up(name, size).values())
@@ -104,7 +104,7 @@ def test_of_networks_that_find_no_lesions_nothing_is_said(blind: str, silent: se
 @pytest.fixture
 def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures and tables take most of the time, and change no verdict."""
-    for experiment in EXPERIMENTS.values():
+    for experiment in STUDIES.values():
         module = sys.modules[experiment.conclude.__module__]
         for name in {"lines", "by_rate", "bands", "maps", "summary"} & vars(module).keys():
             monkeypatch.setattr(module, name, lambda *arguments, **options: None)
@@ -146,7 +146,7 @@ def test_verdicts_follow_the_numbers(name: str, claim: Any, good: Any, bad: Any)
     [
         ("abboud-breast", "particularly in entropy", {("entropy", "partial 1 %"): 0.1}, {("entropy", "ensemble"): 0.1}),
         ("abboud-breast", "30% fewer", {("flops", "ensemble"): 5.0}, {("flops", "ensemble"): 0.1}),
-        ("abboud-breast", "less than 1 %", {}, {("nll", "partial 1 %"): 0.1}),
+        ("abboud-breast", "below 1 %", {}, {("nll", "partial 1 %"): 0.1}),
         (
             "abboud-lidc",
             "0.80 against 0.67",
@@ -210,13 +210,13 @@ def test_a_random_start_has_the_weights_that_the_trained_network_chooses() -> No
 
 def test_uci_is_in_the_units_of_the_table() -> None:
     """A plain network's RMSE and NLL, computed anew from the raw table's scale."""
-    size = EXPERIMENTS["uci"].sizes["smoke"]
-    found = EXPERIMENTS["uci"].run(Job("deterministic", "deterministic", "made-up", 0), size, None)["metrics"]
+    size = STUDIES["uci"].sizes["smoke"]
+    found = STUDIES["uci"].run(Job("deterministic", "deterministic", "made-up", 0), size, None)["metrics"]
     source = uci._source("made-up", None, 0)
     scale = source.preparation.target_std[0]
     assert found["rmse in units"] == pytest.approx(found["rmse"] * scale)
     assert found["nll in units"] == pytest.approx(found["nll"] + np.log(scale))
-    assert len(EXPERIMENTS["uci"].jobs(EXPERIMENTS["uci"].sizes["paper"], range(20))) == 15 * (8 * 20 + 5)
+    assert len(STUDIES["uci"].jobs(STUDIES["uci"].sizes["paper"], range(20))) == 15 * (8 * 20 + 5)
 
 
 def test_central_counts_the_pixels_of_random_weights() -> None:
@@ -256,7 +256,9 @@ def test_what_is_measured_repeats_bit_for_bit() -> None:
     size, task = stub.size(budget=Budget(epochs=2, batch_size=30), samples=12), tasks.classes()
     for spec in ("partial:rate=0.2", "ensemble:members=2"):
         job = Job("a", spec, "x", 3)
-        first, again = (measured(job, size, task, shifted={"far": task.shifted["far"]})[0]["metrics"] for _ in range(2))
+        first, again = (
+            train_and_measure(job, size, task, shifted={"far": task.shifted["far"]})[0]["metrics"] for _ in range(2)
+        )
         assert first == again
         assert {"accuracy", "ood/far/auroc", "nll@far", "random", "flops"} <= first.keys()
 
@@ -264,7 +266,7 @@ def test_what_is_measured_repeats_bit_for_bit() -> None:
 def test_relative_flops_are_those_of_table_1() -> None:
     assert relative_flops(parse("deterministic")) == 1
     assert relative_flops(parse("ensemble")) == 5
-    # 000's table 1: as many epochs of each stage cost 1 + 1.01 · 7/3 = 3.36 plain trainings of one stage's length
+    # Abboud et al. 2024, table 1: stages of equal length cost 1 + 1.01 · 7/3 = 3.36 plain trainings of that length
     assert 2 * relative_flops(parse("partial:rate=0.01,draws=5")) == pytest.approx(3.36, abs=0.005)
     assert relative_flops(parse("vi:pretrain=0,draws=5")) == pytest.approx(14 / 3)
     assert relative_flops(parse("dropout")) is None
@@ -272,10 +274,10 @@ def test_relative_flops_are_those_of_table_1() -> None:
 
 def test_some_examples_are_the_same_every_time_and_standardised() -> None:
     source = digit_images()
-    a, b = tensors(source.test, 30), tensors(source.test, 30)
+    a, b = as_tensors(source.test, 30), as_tensors(source.test, 30)
     assert torch.equal(a.tensors[0], b.tensors[0])
     assert len(a) == 30
-    whole = tensors(source.train).tensors[0]
+    whole = as_tensors(source.train).tensors[0]
     assert abs(whole.mean().item()) < 1e-4
     assert whole.std().item() == pytest.approx(1, abs=1e-3)
     first = next(i for i in range(len(source.test)) if torch.equal(source.test[i][0], a.tensors[0][0]))
@@ -302,7 +304,7 @@ def test_toy_metrics_of_a_network_that_knows_the_curve(monkeypatch: pytest.Monke
         return replace(train(job, size, task)[0], predictor=Truth()), None
 
     monkeypatch.setattr(toy, "train", trained)
-    size = EXPERIMENTS["subnetworks-toy"].sizes["smoke"]
+    size = STUDIES["subnetworks-toy"].sizes["smoke"]
     found = toy._run(Job("a", "deterministic", "cubic", 0, epochs=1), size, None)
     metrics = found["metrics"]
     for where in ("inside", "outside"):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from leanbayes.errors import ForeignFile
-from leanbayes_papers import EXPERIMENTS, reproduce, write_claims
-from leanbayes_papers.elsewhere import NOT_HERE
+from leanbayes_papers import STUDIES, reproduce, write_claims
+from leanbayes_papers.cite import OURS, SUBNETWORKS, TITLES
 from leanbayes_papers.page import is_current
+from leanbayes_papers.untested import UNTESTED
 from tests.papers import stub
 
 
@@ -23,10 +24,10 @@ def record(top: Path, size: str) -> None:
 
 
 def test_without_records_every_claim_is_not_run(tmp_path: Path) -> None:
-    page = write_claims(EXPERIMENTS.values(), tmp_path / "new")
+    page = write_claims(STUDIES.values(), tmp_path / "new")
     assert page == tmp_path / "new" / "claims.md"
     text = page.read_text()
-    for experiment in EXPERIMENTS.values():
+    for experiment in STUDIES.values():
         assert f"`leanbayes reproduce {experiment.name} --size cpu`" in text
         for claim in experiment.claims:
             words = f"{claim.where}: {claim.text}".replace("|", "\\|")
@@ -43,7 +44,7 @@ def test_the_largest_size_counts_and_a_smoke_test_does_not(tmp_path: Path) -> No
     record(tmp_path, "cpu")
     (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
     assert "| holds |" in line
-    assert "nll: a against b" in line
+    assert "nll: 1.071 for a, 2.071 for b" in line
     assert "[`stub`](experiments/stub-cpu.json): `leanbayes reproduce stub --size cpu`" in line
     record(tmp_path, "paper")
     (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
@@ -63,7 +64,7 @@ def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("part", "name"), [("budget", "epochs"), ("recipes", "a")])
 def test_a_record_whose_settings_have_changed_since_says_so(tmp_path: Path, part: str, name: str) -> None:
     record(tmp_path, "cpu")
-    warning = "which has other settings by now"
+    warning = "have changed since this run"
     assert warning not in write_claims([stub.experiment()], tmp_path).read_text()
     file = tmp_path / "experiments" / "stub-cpu.json"
     found = json.loads(file.read_text())
@@ -83,9 +84,9 @@ def test_the_command_is_the_one_that_made_the_record(tmp_path: Path) -> None:
 def test_answers_are_counted_by_paper(tmp_path: Path) -> None:
     record(tmp_path, "cpu")
     head = write_claims([stub.experiment()], tmp_path).read_text().split("## ")[0]
-    elsewhere = sum(verdict.claim.paper == "001" for verdict in NOT_HERE)
-    assert f"| 001: Sensitivity-guided subnetworks | 1 |  | {elsewhere} |  |" in head
-    assert "| Our own questions |  |  | 1 |  |" in head
+    elsewhere = sum(verdict.claim.paper == SUBNETWORKS for verdict in UNTESTED)
+    assert f"| {TITLES[SUBNETWORKS]} | 1 |  | {elsewhere} |  |" in head
+    assert f"| {TITLES[OURS]} |  |  | 1 |  |" in head
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"kind": "comparison"}', '{"kind": "experiment"}'])
@@ -98,16 +99,16 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
 
 def test_it_is_the_same_every_time(tmp_path: Path) -> None:
     record(tmp_path, "cpu")
-    first = write_claims(EXPERIMENTS.values(), tmp_path).read_bytes()
-    assert write_claims(EXPERIMENTS.values(), tmp_path).read_bytes() == first
+    first = write_claims(STUDIES.values(), tmp_path).read_bytes()
+    assert write_claims(STUDIES.values(), tmp_path).read_bytes() == first
 
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", STUDIES)
 def test_what_is_published_is_what_the_experiment_is_now(name: str) -> None:
-    experiment = EXPERIMENTS[name]
+    experiment = STUDIES[name]
     found = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
     assert is_current(found, experiment)
     assert [row["claim"] for row in found["verdicts"]] == [asdict(claim) for claim in experiment.claims]
@@ -118,4 +119,4 @@ def test_what_is_published_is_what_the_experiment_is_now(name: str) -> None:
 
 def test_the_published_page_is_made_of_the_published_records(tmp_path: Path) -> None:
     shutil.copytree(PUBLISHED / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("*.svg"))
-    assert write_claims(EXPERIMENTS.values(), tmp_path).read_text() == (PUBLISHED / "claims.md").read_text()
+    assert write_claims(STUDIES.values(), tmp_path).read_text() == (PUBLISHED / "claims.md").read_text()

@@ -1,41 +1,38 @@
-"""The papers' figures and tables as experiments with names. A new one is a new file in this folder with EXPERIMENT."""
+"""The figures and tables of five papers on cheap Bayesian neural networks, as studies that run with LeanBayes.
 
-import importlib
-import pkgutil
+A study states the claims that it tests, three sizes to run at, and how to reach a verdict on each claim. Each file in
+the folder ``studies`` holds one study as a module-level `Study`; a new study is a new file there, and nothing else.
+"""
 
-from leanbayes.errors import InputError, UnknownName
-from leanbayes_papers import studies
-from leanbayes_papers.base import SIZES, Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes._catalogue import Catalogue
+from leanbayes.errors import UnknownName
 from leanbayes_papers.page import write_claims
 from leanbayes_papers.run import reproduce
+from leanbayes_papers.study import SIZES, Claim, Job, Outcome, Results, Size, Study, Verdict
 
 __all__ = [
-    "EXPERIMENTS", "SIZES", "Claim", "Experiment", "Job", "Outcome", "Results", "Size", "Verdict", "experiment_named",
-    "reproduce", "write_claims",
+    "SIZES", "STUDIES", "Claim", "Job", "Outcome", "Results", "Size", "Study", "Verdict", "reproduce", "study_named",
+    "write_claims",
 ]  # fmt: skip
 
+STUDIES: Catalogue[Study] = Catalogue(
+    "study", lambda member: member.name if isinstance(member, Study) else None, package="leanbayes_papers.studies"
+)
+"""All studies by name."""
 
-def _found() -> dict[str, Experiment]:
-    experiments: dict[str, Experiment] = {}
-    for module in pkgutil.iter_modules(studies.__path__):
-        found = vars(importlib.import_module(f"{studies.__name__}.{module.name}")).get("EXPERIMENT")
-        if isinstance(found, Experiment):
-            if found.name in experiments:
-                raise InputError(f"two experiments are called {found.name!r}; rename the one in {module.name}.py")
-            experiments[found.name] = found
-    return dict(sorted(experiments.items()))
+EXPERIMENTS = STUDIES  # these old names serve the command until it is rewritten
+Experiment = Study
 
 
-EXPERIMENTS = _found()
-"""By name."""
+def study_named(name: str) -> Study:
+    """Return the study of this name, or raise `UnknownName` with the names that exist.
 
-
-def experiment_named(name: str) -> Experiment:
-    """One of `EXPERIMENTS`.
-
-    >>> experiment_named("subnetworks-toy").title
-    '001, figures 2 and 14: ...'
+    >>> study_named("subnetworks-toy").title
+    'Sensitivity-guided subnetworks, figures 2 and 14: ...'
     """
-    if name not in EXPERIMENTS:
-        raise UnknownName.of("experiment", name, [*EXPERIMENTS, "all"])
-    return EXPERIMENTS[name]
+    if name not in STUDIES:
+        raise UnknownName.of("study", name, [*STUDIES, "all"])
+    return STUDIES[name]
+
+
+experiment_named = study_named

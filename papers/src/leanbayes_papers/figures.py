@@ -1,4 +1,4 @@
-"""Figures that several experiments have: lines with intervals, bands around curves, and maps side by side."""
+"""Figures that several studies draw: lines with intervals, bands around curves, and maps side by side."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from leanbayes._files import write_bytes
 from leanbayes.lab.report.plots import PALETTE, short
 from leanbayes.lab.statistics import interval
-from leanbayes_papers.base import Results
+from leanbayes_papers.study import Results
 
 __all__ = ["bands", "by_rate", "lines", "maps", "save_figure"]
 
@@ -22,7 +22,7 @@ _MARKS = "os^DvP"
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """As SVG, the same bytes every time."""
+    """Write a figure as SVG, with the same bytes every time."""
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
@@ -32,15 +32,15 @@ def save_figure(figure: Figure, path: Path) -> None:
 def lines(
     series: Mapping[str, Mapping[float, Sequence[float]]], x_label: str, y_label: str, *, log: bool = False
 ) -> Figure:
-    """Means against x with 95 % intervals; ``series`` has by name and x the values of the runs."""
-    figure = Figure(figsize=(4.6, 3.0))  # fixed margins: matplotlib's own layout takes as long as the drawing
+    """Draw means against x with 95 % intervals; ``series`` holds the values of the runs by name and x."""
+    figure = Figure(figsize=(4.6, 3.0))  # fixed margins, because matplotlib's own layout takes as long as the drawing
     axes = figure.add_axes((0.15, 0.16, 0.82, 0.8))
     for number, (name, points) in enumerate(series.items()):
-        known = {x: interval(values) for x, values in sorted(points.items()) if values}
-        middle = [found.mean for found in known.values()]
-        half = [0.0 if found.high is None else found.high - found.mean for found in known.values()]
-        mark, colour = _MARKS[(number + number // 6) % 6], PALETTE[number % 6]  # 36 pairs
-        axes.errorbar(list(known), middle, yerr=half, label=name, marker=mark, color=colour, capsize=2, markersize=4)
+        means = {x: interval(values) for x, values in sorted(points.items()) if values}
+        middle = [mean.mean for mean in means.values()]
+        half = [0.0 if mean.high is None else mean.high - mean.mean for mean in means.values()]
+        mark, colour = _MARKS[(number + number // 6) % 6], PALETTE[number % 6]  # 36 different pairs
+        axes.errorbar(list(means), middle, yerr=half, label=name, marker=mark, color=colour, capsize=2, markersize=4)
     if log:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(FuncFormatter(short))
@@ -51,7 +51,7 @@ def lines(
 
 
 def by_rate(results: Results, measure: str, rates: Mapping[str, float], y_label: str) -> Figure:
-    """A measure against the share of random weights: a line for methods that have one, level lines for the others."""
+    """Draw a measure against the share of random weights; methods without such a share are level lines."""
     span = (min(rates.values()), max(rates.values()))
     series: dict[str, dict[float, list[float]]] = {"partial": {}}
     for method in results.methods():
@@ -70,7 +70,7 @@ def bands(
     inside: tuple[float, float],
     width: float = 3.0,
 ) -> Figure:
-    """Mean and ``width`` deviations of each method around a true curve; dashed lines where training data end."""
+    """Draw the mean and ``width`` deviations of each method around a true curve; dashed lines end the training data."""
     figure, panels = _panels(len(curves), 2.2)
     for axes, (name, (mean, deviation)) in zip(panels, curves.items(), strict=True):
         middle, half = np.asarray(mean), width * np.asarray(deviation)
@@ -85,7 +85,7 @@ def bands(
 
 
 def maps(pictures: Mapping[str, Any], label: str) -> Figure:
-    """Matrices side by side on one scale."""
+    """Draw matrices side by side on one scale."""
     figure, panels = _panels(len(pictures), 1.9)
     arrays = {name: np.asarray(picture, dtype=np.float64) for name, picture in pictures.items()}
     top = max(array.max() for array in arrays.values())

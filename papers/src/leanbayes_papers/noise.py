@@ -1,7 +1,7 @@
-"""Robustness to noise: Gaussian noise added to the inputs, what is still right, and how unsure it makes a predictor.
+"""Robustness to noise: how accurate and how unsure a predictor is when Gaussian noise is added to its inputs.
 
-As 002 has it (Figures 1c and 3, after Dera et al. 2019). The paper does not say what the signal-to-noise ratio is
-relative to; its code takes the variance of the values of each image, and so does this by default.
+This is the experiment of VDP++, figures 1c and 3, which follows Dera et al. 2019. The paper does not say which signal
+its signal-to-noise ratio refers to. Its code takes the variance of the values of each image, which is the default here.
 """
 
 import math
@@ -22,17 +22,22 @@ from leanbayes.prediction import Prediction, Predictor, predict
 __all__ = ["SNRS", "NoiseCurve", "accuracy_under_noise", "add_noise", "noise_curve", "output_variance"]
 
 SNRS = (-6.0, -3.0, 1.0, 5.0, 10.0, 20.0, 40.0)
-"""Decibels; those of 002's code."""
+"""Signal-to-noise ratios in decibels, as in the code of VDP++."""
 
 Per = Literal["image", "set"]
 
 
 @dataclass(frozen=True)
 class NoiseCurve:
-    """What a predictor says of a set of inputs, by the signal-to-noise ratio in dB: means over the inputs.
+    """The score and the uncertainty of a predictor by signal-to-noise ratio, as means over the inputs.
 
-    ``score`` is the accuracy, unless another was asked for. ``variance`` is that of the predicted output over draws
-    (see `output_variance`); ``total``, ``aleatoric`` and ``epistemic`` are as in `Prediction`.
+    Args:
+        snr: the signal-to-noise ratios in decibels.
+        score: the accuracy, or the score that was asked for.
+        variance: the variance of the predicted output over draws, see `output_variance`.
+        total: the total uncertainty, as in `Prediction`.
+        aleatoric: its aleatoric part.
+        epistemic: its epistemic part.
     """
 
     snr: Tensor
@@ -44,19 +49,19 @@ class NoiseCurve:
 
     @property
     def normalised(self) -> Tensor:
-        """The variance divided by that at the lowest ratio (002, Figure 3); NaN for a predictor that has none."""
+        """The variance divided by that at the lowest ratio (VDP++, figure 3); NaN if the predictor has no variance."""
         return self.variance / self.variance[self.snr.argmin()]
 
 
 def add_noise(x: Tensor, snr_db: float, *, per: Per = "image", generator: torch.Generator | None = None) -> Tensor:
-    """x + n with n ~ N(0, s²) and 10 log₁₀(Var(x)/s²) = ``snr_db``. Values are not clipped.
+    """Return x + n with n ~ N(0, s²) and 10 log₁₀(Var(x)/s²) = ``snr_db``. Values are not clipped.
 
     Args:
-        x: (N, ...), floating point.
-        snr_db: decibels; infinity adds nothing.
-        per: the variance is that of each image's own values, or of the whole set's. An image of one value throughout
-            has no signal, and gets no noise from its own variance.
-        generator: for the noise, on the device of ``x``.
+        x: inputs of shape (N, ...), floating point.
+        snr_db: the signal-to-noise ratio in decibels; infinity adds no noise.
+        per: "image" takes the variance of each image's own values, "set" that of the whole set. An image with the same
+            value everywhere has no signal, so "image" gives it no noise.
+        generator: the source of the noise, on the device of ``x``.
 
     >>> x = torch.randn(1, 100_000, generator=torch.Generator().manual_seed(0))
     >>> round(float((add_noise(x, 10.0) - x).var() / x.var()), 2)
@@ -71,7 +76,7 @@ def add_noise(x: Tensor, snr_db: float, *, per: Per = "image", generator: torch.
         raise UnknownName.of("signal", per, ["image", "set"])
     if x.numel() == 0 or (per == "image" and (x.dim() < 2 or x[0].numel() < 2)):
         raise ShapeMismatch(
-            f"inputs of shape {tuple(x.shape)} have no variance {'each' if per == 'image' else 'at all'}; "
+            f"inputs of shape {tuple(x.shape)} have no variance {'for each image' if per == 'image' else 'at all'}; "
             'give (N, ...) with several values each, or per="set"'
         )
     if not -math.inf < snr_db <= math.inf:
@@ -88,10 +93,11 @@ def add_noise(x: Tensor, snr_db: float, *, per: Per = "image", generator: torch.
 
 
 def output_variance(samples: Tensor, *, classes: bool = True) -> Tensor:
-    """The variance over draws of what is predicted, one number for each input.
+    """Return the variance of a prediction over draws, one number for each input.
 
-    Of classes (draws, N, C, ...) it is that of the probability of the most probable class, as in 002; of labels and
-    real numbers that of each. Over the pixels, labels or outputs of an input the mean is taken. One draw has none.
+    For classes, (draws, N, C, ...), this is the variance of the probability of the most probable class, as in VDP++.
+    For labels and real numbers it is the variance of each output. The result is the mean over the pixels, labels or
+    outputs of an input. With one draw the variance is 0.
 
     >>> output_variance(torch.tensor([[[0.9, 0.1]], [[0.7, 0.3]]]))
     tensor([0.0200])
@@ -121,23 +127,23 @@ def noise_curve(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> NoiseCurve:
-    """Score, output variance and uncertainty against the signal-to-noise ratio of the inputs (002, Figures 1c, 3).
+    """Measure score, output variance and uncertainty against the signal-to-noise ratio (VDP++, figures 1c and 3).
 
-    The noise is the same, but for its scale, at each ratio and for each predictor with this ``seed``: so predictors
-    may be compared pair by pair.
+    With the same ``seed`` the noise differs only in scale between ratios and not at all between predictors. So
+    predictors can be compared pair by pair.
 
     Args:
-        predictor: whatever `predict` takes, or a function of a batch that gives a `Prediction` with its samples kept.
-        x: inputs (N, ...).
+        predictor: whatever `predict` takes, or a function of a batch that returns a `Prediction` with its samples.
+        x: inputs of shape (N, ...).
         y: their targets.
-        snrs: in dB; the output variance is normalised by that of the lowest.
-        likelihood: what outputs mean; `Categorical` by default.
-        samples: draws.
-        propagate: of a `Bayesian`, another propagation than its own: "moments" for 002's.
+        snrs: signal-to-noise ratios in decibels.
+        likelihood: the meaning of the outputs; `Categorical` by default.
+        samples: how many draws each prediction averages.
+        propagate: another propagation than that of the `Bayesian`, such as "moments" for VDP++.
         per: see `add_noise`.
-        score: of predicted means and targets, such as `leanbayes.rmse` for real numbers.
-        batch_size: predict in parts of this size.
-        seed: for the noise and for the draws.
+        score: a function of predicted means and targets, such as the RMSE for real numbers.
+        batch_size: how many inputs are predicted at a time; None predicts all at once.
+        seed: the seed of the noise and of the draws.
 
     >>> x = torch.eye(3).repeat(50, 1)
     >>> curve = noise_curve(nn.Identity(), x, x.argmax(1), (-6.0, 60.0))
@@ -153,12 +159,12 @@ def noise_curve(
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     random = isinstance(predictor, Bayesian | Predictor)
 
-    def predicted(some: Tensor, source: torch.Generator) -> Prediction:
+    def predicted(batch: Tensor, source: torch.Generator) -> Prediction:
         if not isinstance(predictor, nn.Module):
-            return predictor(some)
+            return predictor(batch)
         return predict(
             predictor,
-            some,
+            batch,
             likelihood=likelihood,
             samples=samples if random else 1,
             propagate=propagate,
@@ -169,15 +175,17 @@ def noise_curve(
     columns: list[list[float]] = []
     for snr in snrs:
         noisy = add_noise(x, snr, per=per, generator=torch.Generator(device=x.device).manual_seed(seed))
-        source, found = seeded(predictor, seed), []
+        source, predictions = seeded(predictor, seed), []
         variances: list[Tensor] = []
         for part in noisy.split(batch_size or len(noisy)):
-            one = predicted(part, source)
-            if one.samples is None:
-                raise InputError("the prediction has no samples to take a variance of; predict(..., keep_samples=True)")
-            variances.append(output_variance(one.samples, classes=one.mean.dim() > y.dim()))
-            found.append((one.mean, one.total, one.aleatoric, one.epistemic))
-        mean, *uncertainties = (torch.cat(parts) for parts in zip(*found, strict=True))
+            prediction = predicted(part, source)
+            if prediction.samples is None:
+                raise InputError(
+                    "the prediction has no samples to take the variance of; use predict(..., keep_samples=True)"
+                )
+            variances.append(output_variance(prediction.samples, classes=prediction.mean.dim() > y.dim()))
+            predictions.append((prediction.mean, prediction.total, prediction.aleatoric, prediction.epistemic))
+        mean, *uncertainties = (torch.cat(parts) for parts in zip(*predictions, strict=True))
         values = [score(mean, y.to(mean.device)), torch.cat(variances).double().mean()]
         columns.append([float(snr), *(float(v) for v in values), *(float(u.double().mean()) for u in uncertainties)])
     return NoiseCurve(*torch.tensor(columns, dtype=torch.float64).unbind(1))
@@ -195,7 +203,7 @@ def accuracy_under_noise(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> float:
-    """The accuracy at one signal-to-noise ratio, by default 002's −6 dB (Figure 1c); arguments as for `noise_curve`.
+    """Return the accuracy at one signal-to-noise ratio, by default the −6 dB of VDP++, figure 1c; see `noise_curve`.
 
     >>> accuracy_under_noise(nn.Identity(), torch.eye(3), torch.arange(3), 60.0)
     1.0

@@ -1,4 +1,4 @@
-"""The page of claims: every claim of every paper, what the numbers say of it, and the command that made them."""
+"""The page of claims: every claim, its verdict, the numbers behind the verdict, and the command that made them."""
 
 import json
 from collections import Counter
@@ -9,45 +9,46 @@ from typing import Any
 
 from leanbayes._files import write_text
 from leanbayes.errors import ForeignFile
-from leanbayes_papers.base import Claim, Experiment
-from leanbayes_papers.elsewhere import NOT_HERE
+from leanbayes_papers.cite import TITLES
+from leanbayes_papers.study import Claim, Study
+from leanbayes_papers.untested import UNTESTED
 
 __all__ = ["is_current", "write_claims"]
 
-_TITLES = {
-    "000": "000: Sparse Bayesian networks for medical images",
-    "001": "001: Sensitivity-guided subnetworks",
-    "002": "002: VDP++",
-    "003": "003: Monte Carlo KL",
-    "004": "004: Sparse subspace variational inference",
-    "ours": "Our own questions",
-}
 _ANSWERS = ("holds", "does not hold", "not testable here", "not run")
-_RUN = ("paper", "cpu")  # a smoke test says nothing of a claim
+_SIZES = ("paper", "cpu")  # the larger size first; a smoke test says nothing about a claim
 
 Row = tuple[str, str, str, str]
 
 
-def write_claims(experiments: Iterable[Experiment], folder: Path | str = "docs/results") -> Path:
-    """Write ``claims.md`` from the records in ``folder``."""
+def write_claims(studies: Iterable[Study], folder: Path | str = "docs/results") -> Path:
+    """Write ``claims.md`` from the records in ``folder``.
+
+    Args:
+        studies: the studies whose claims the page lists.
+        folder: the folder of the page; the records lie in ``experiments`` inside it.
+
+    Returns:
+        The path of the page.
+    """
     top = Path(folder)
-    rows: dict[str, list[Row]] = {paper: [] for paper in _TITLES}
-    for experiment in experiments:
-        record = _largest(top / "experiments", experiment)
-        told = {_key(found["claim"]): found for found in record["verdicts"]} if record else {}
+    rows: dict[str, list[Row]] = {paper: [] for paper in TITLES}
+    for study in studies:
+        record = _largest(top / "experiments", study)
+        verdicts = {_key(verdict["claim"]): verdict for verdict in record["verdicts"]} if record else {}
         if record:
-            file = f"experiments/{experiment.name}-{record['size']}.json"
-            command = f"[`{experiment.name}`]({file}): `{record['command']}`"
-            if not is_current(record, experiment):
-                command += ", **which has other settings by now: run it again**"
+            file = f"experiments/{study.name}-{record['size']}.json"
+            command = f"[`{study.name}`]({file}): `{record['command']}`"
+            if not is_current(record, study):
+                command += ". **The settings of the study have changed since this run: run it again.**"
         else:
-            command = f"`{experiment.name}`: `leanbayes reproduce {experiment.name} --size cpu`"
-        for claim in experiment.claims:
-            found = told.get(_key(asdict(claim)))
-            answer, why = (found["answer"], found["why"]) if found else ("not run", "")
+            command = f"`{study.name}`: `leanbayes reproduce {study.name} --size cpu`"
+        for claim in study.claims:
+            verdict = verdicts.get(_key(asdict(claim)))
+            answer, why = (verdict["answer"], verdict["why"]) if verdict else ("not run", "")
             rows.setdefault(claim.paper, []).append((_words(claim), answer, why, command))
-    for verdict in NOT_HERE:
-        rows.setdefault(verdict.claim.paper, []).append((_words(verdict.claim), verdict.answer, verdict.why, ""))
+    for untested in UNTESTED:
+        rows.setdefault(untested.claim.paper, []).append((_words(untested.claim), untested.answer, untested.why, ""))
     text = "\n".join([_HEAD, _counted(rows), *_sections(rows)])
     path = top / "claims.md"
     top.mkdir(parents=True, exist_ok=True)
@@ -55,46 +56,60 @@ def write_claims(experiments: Iterable[Experiment], folder: Path | str = "docs/r
     return path
 
 
-_HEAD = """# What the papers claim, and what came out
+_HEAD = """# What the papers claim, and what we measured
 
-Written by `leanbayes reproduce --page` from the records in this folder. A claim *holds* or *does not hold* where the
-whole interval over seeds says so; *not testable here* says why not, few seeds that cannot tell among it; *not run* has
-no record yet. How each size differs from the paper is in its record, under `scaled`.
+`leanbayes reproduce --page` writes this page from the records in this folder. [reproduce.md](../reproduce.md) says how
+to run a study, and [references.md](../references.md) has the full references of the papers.
+
+The answers mean:
+
+- *holds*: the whole interval over seeds agrees with the claim;
+- *does not hold*: the whole interval contradicts the claim;
+- *not testable here*: the column "why" gives the reason, for example that the seeds are too few to decide;
+- *not run*: there is no record yet.
+
+All studies ran on two cores, with smaller networks, fewer images and fewer epochs than the papers. Each record lists
+the differences from its paper under `scaled`.
+
+In the claims, "the plain network" is the same network with fixed weights ("deterministic" in the numbers). In "the 1 %
+network", the 1 % most sensitive weights are random ("partial 1 %"). In "the fully random network", all weights are
+random ("vi", variational inference). "The ensemble" is five plain networks. A gain is a difference in the better
+direction: a positive gain means that the first method is better.
 """
 
 
-def _largest(folder: Path, experiment: Experiment) -> dict[str, Any] | None:
-    for size in _RUN:
-        path = folder / f"{experiment.name}-{size}.json"
+def _largest(folder: Path, study: Study) -> dict[str, Any] | None:
+    for size in _SIZES:
+        path = folder / f"{study.name}-{size}.json"
         if path.is_file():
             record = _record(path)
             if record.get("kind") != "experiment" or not isinstance(record.get("verdicts"), list):
-                raise ForeignFile(f"{path} is no record of an experiment; remove it, or run {experiment.name} again")
+                raise ForeignFile(f"{path} is not the record of a study; remove it, or run {study.name} again")
             return record
     return None
 
 
-def is_current(record: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether the experiment still has all the settings that a record names."""
-    now = experiment.sizes[record["size"]].settings()
+def is_current(record: Mapping[str, Any], study: Study) -> bool:
+    """Return whether the study still has all the settings that a record names."""
+    now = study.sizes[record["size"]].settings()
     return all(now.get(name) == value for name, value in record.get("settings", {}).items())
 
 
 def _counted(rows: Mapping[str, list[Row]]) -> str:
-    """How many claims of each paper have which answer."""
+    """Return a table of how many claims of each paper have which answer."""
     lines = []
-    for paper, some in rows.items():
-        counts = Counter(answer for _, answer, _, _ in some)
-        if some:
-            lines.append((_TITLES.get(paper, paper), *(str(counts[answer] or "") for answer in _ANSWERS)))
+    for paper, claims in rows.items():
+        counts = Counter(answer for _, answer, _, _ in claims)
+        if claims:
+            lines.append((TITLES.get(paper, paper), *(str(counts[answer] or "") for answer in _ANSWERS)))
     return _table(("", *_ANSWERS), lines)
 
 
 def _sections(rows: Mapping[str, list[Row]]) -> Iterable[str]:
-    for paper, some in rows.items():
-        if some:
-            yield f"## {_TITLES.get(paper, paper)}\n"
-            yield _table(("claim", "", "why", "command"), some)
+    for paper, claims in rows.items():
+        if claims:
+            yield f"## {TITLES.get(paper, paper)}\n"
+            yield _table(("claim", "answer", "why", "command"), claims)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -114,7 +129,7 @@ def _key(claim: Mapping[str, str]) -> tuple[str, ...]:
 
 def _record(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ForeignFile(f"{path} is no JSON; remove it, or run what wrote it again") from error
-    return found if isinstance(found, dict) else {}
+        raise ForeignFile(f"{path} is not JSON; remove it, or run the study that wrote it again") from error
+    return record if isinstance(record, dict) else {}

@@ -1,4 +1,4 @@
-"""The runner: jobs in processes of one thread, each result kept as soon as it is there, one record in the end."""
+"""The runner: it does the jobs of a study in processes of one thread, keeps each result, and writes one record."""
 
 import hashlib
 import json
@@ -19,19 +19,19 @@ from leanbayes._provenance import git, surroundings
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data import data_dir, load_data
 from leanbayes.lab.statistics import interval
-from leanbayes_papers.base import Experiment, Job, Outcome, Results, Size, Verdict
 from leanbayes_papers.figures import save_figure
+from leanbayes_papers.study import Job, Outcome, Results, Size, Study, Verdict
 
 __all__ = ["FORMAT", "reproduce"]
 
 FORMAT = 1
 
 Watcher = Callable[[int, int], None]
-"""Told at the start and after each job how many are done, of how many."""
+"""A function that is called at the start and after each job with the numbers of finished jobs and of all jobs."""
 
 
 def reproduce(
-    experiment: Experiment,
+    study: Study,
     size: str,
     *,
     folder: Path | str | None = None,
@@ -41,66 +41,70 @@ def reproduce(
     cache: Path | str = "out/experiments",
     watch: Watcher | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment at a size; the record, which is also in ``out`` as ``name-size.json``, figures beside it.
+    """Run a study at one size, and write its record to ``out`` as ``name-size.json`` with the figures beside it.
 
-    A job's result depends on the experiment's settings, the recipe and the seed, and on nothing else: with these it is
-    kept in ``cache``, so a run that was stopped goes on where it was, and the same command gives the same tables.
-    A job that fails is recorded with its error and tried again the next time; the others go on.
+    The result of a job depends on the settings of the study, the recipe, the seed and the data directory, and on
+    nothing else. Each result is kept in ``cache`` under these. So a run that was stopped goes on where it was, and the
+    same command gives the same tables. If a job fails, its error is recorded, the other jobs go on, and the next run
+    tries it again.
 
     Args:
-        experiment: see `EXPERIMENTS`.
+        study: one of `STUDIES`.
         size: "smoke", "cpu" or "paper".
-        folder: the data directory; by default what LEANBAYES_DATA names, or ``data``.
-        seeds: by default as many as the size says, from 0.
-        workers: processes, each with one thread; 1 is this process.
+        folder: the data directory; by default the one that LEANBAYES_DATA names, or ``data``.
+        seeds: the seeds to run; by default as many as the size states, from 0.
+        workers: how many processes run at once, each with one thread; 1 stays in this process.
         out: the folder of the record.
-        cache: the folder of results of single jobs; remove it to begin anew.
-        watch: told how far it is.
+        cache: the folder of the results of single jobs; remove it to start afresh.
+        watch: a function that is told the progress.
+
+    Returns:
+        The record.
     """
-    if size not in experiment.sizes:
-        raise UnknownName.of("size", size, experiment.sizes)
-    chosen = experiment.sizes[size]
-    judged_by = list(range(chosen.seeds)) if seeds is None else list(seeds)
-    if not judged_by or len(set(judged_by)) < len(judged_by) or min(judged_by) < 0:
-        raise InputError(f"seeds must be different numbers from 0 on, got {judged_by}")
+    if size not in study.sizes:
+        raise UnknownName.of("size", size, study.sizes)
+    chosen = study.sizes[size]
+    chosen_seeds = list(range(chosen.seeds)) if seeds is None else list(seeds)
+    if not chosen_seeds or len(set(chosen_seeds)) < len(chosen_seeds) or min(chosen_seeds) < 0:
+        raise InputError(f"seeds must be different numbers from 0 on, got {chosen_seeds}")
     if workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
     top = data_dir() if folder is None else Path(folder)
-    for name in chosen.needs:  # before any training: what is missing, and where to get it
+    for name in chosen.needs:  # a missing data set is reported before anything is trained
         load_data(name, top)
-    jobs = experiment.jobs(chosen, judged_by)
-    store, place = Path(cache) / f"{experiment.name}-{size}", Path(out)
-    for made in (store, place):
-        _make(made)
+    jobs = study.jobs(chosen, chosen_seeds)
+    store, destination = Path(cache) / f"{study.name}-{size}", Path(out)
+    for directory in (store, destination):
+        _make(directory)
 
     begin = time.perf_counter()
-    works = [_Work(experiment.run, job, chosen, top, store / _file(experiment, job, chosen, top)) for job in jobs]
-    told = watch or (lambda done, total: None)  # noqa: ARG005
-    told(0, len(jobs))
+    works = [_Work(study.run, job, chosen, top, store / _file(study, job, chosen, top)) for job in jobs]
+    report = watch or (lambda done, total: None)  # noqa: ARG005
+    report(0, len(jobs))
     rows = []
     for row in _all_done(works, workers):
         rows.append(row)
-        told(len(rows), len(jobs))
+        report(len(rows), len(jobs))
     results = Results([(job, row["result"]) for job, row in zip(jobs, rows, strict=True) if row["error"] is None])
-    outcome, error = _concluded(experiment, results, chosen)
+    outcome, error = _concluded(study, results, chosen)
     figures = {}
     for name, figure in outcome.figures.items():
-        file = place / f"{experiment.name}-{size}-{name}.svg"
+        file = destination / f"{study.name}-{size}-{name}.svg"
         save_figure(figure, file)
         figures[name] = file.name
     record = {
         "kind": "experiment",
         "format": FORMAT,
-        "name": experiment.name,
+        "name": study.name,
         "size": size,
-        "title": experiment.title,
+        "title": study.title,
         "scaled": chosen.scaled,
-        "command": f"leanbayes reproduce {experiment.name} --size {size}{_given(seeds)}",
+        "command": f"leanbayes reproduce {study.name} --size {size}{_seed_options(seeds)}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **surroundings(),
         "commits_of_jobs": sorted({row["commit"] or "none" for row in rows if row["error"] is None}),
         "data": list(chosen.data),
-        "seeds": judged_by,
+        "seeds": chosen_seeds,
         "workers": workers,
         "minutes_stated": chosen.minutes,
         "minutes_taken": (time.perf_counter() - begin) / 60,
@@ -112,15 +116,15 @@ def reproduce(
         "seconds": _seconds(results),
         "error": error,
         "failed": [asdict(job) | {"error": row["error"]} for job, row in zip(jobs, rows, strict=True) if row["error"]],
-        "jobs": [asdict(job) | {"metrics": result["metrics"]} for job, result in results.found],
+        "jobs": [asdict(job) | {"metrics": result["metrics"]} for job, result in results.runs],
     }
-    write_text(place / f"{experiment.name}-{size}.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_text(destination / f"{study.name}-{size}.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
     return record
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A job with all it needs in another process, and the file that keeps its result."""
+    """A job with everything that another process needs to do it, and the file that keeps its result."""
 
     run: Callable[[Job, Size, Path | None], dict[str, Any]]
     job: Job
@@ -129,22 +133,22 @@ class _Work:
     file: Path
 
 
-def _file(experiment: Experiment, job: Job, size: Size, folder: Path) -> str:
-    """A name that says all a result depends on."""
-    key = [FORMAT, experiment.name, job.key(), size.key(), str(folder.resolve())]
+def _file(study: Study, job: Job, size: Size, folder: Path) -> str:
+    """Return a file name made of everything that the result of a job depends on."""
+    key = [FORMAT, study.name, job.key(), size.key(), str(folder.resolve())]
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24] + ".json"
 
 
 def _done(work: _Work) -> dict[str, Any]:
-    """Read what was kept, or do the job and keep it."""
-    kept = _read(work.file)
-    if kept is not None:
-        return kept
-    begin = time.process_time()  # a job has one thread: on a core of its own it would take as long
+    """Return the kept result of a job, or do the job and keep its result."""
+    earlier = _read(work.file)
+    if earlier is not None:
+        return earlier
+    begin = time.process_time()  # a job has one thread, so this is its wall time on a core of its own
     try:
         result = work.run(work.job, work.size, work.folder)
         text = json.dumps(result, allow_nan=False)
-        row = {"result": json.loads(text), "error": None}  # as it will be read the next time
+        row = {"result": json.loads(text), "error": None}  # exactly as a later run will read it
     except Exception as error:
         row = {"result": None, "error": _one_line(error)}
     row |= {"seconds": time.process_time() - begin, "commit": git("rev-parse", "HEAD")}
@@ -154,7 +158,7 @@ def _done(work: _Work) -> dict[str, Any]:
 
 
 def _all_done(works: Sequence[_Work], workers: int) -> Iterator[dict[str, Any]]:
-    """Rows in the order of the jobs."""
+    """Yield the results in the order of the jobs."""
     waiting = [work for work in works if _read(work.file) is None]
     if workers == 1 or len(waiting) < 2:
         with _one_thread():
@@ -169,25 +173,25 @@ def _all_done(works: Sequence[_Work], workers: int) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 yield futures[work.file].result()
-            except Exception as error:  # a process that was killed takes all that wait with it
+            except Exception as error:  # if a process is killed, all waiting jobs fail with it
                 yield {"result": None, "error": _one_line(error), "seconds": 0.0, "commit": None}
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A kept row; what cannot be read is done again."""
+    """Return a kept result, or None if the file is missing or damaged, so that the job is done again."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        row = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    whole = isinstance(found, dict) and {"result", "error", "seconds", "commit"} <= found.keys()
-    return found if whole and isinstance(found["result"], dict) else None
+    whole = isinstance(row, dict) and {"result", "error", "seconds", "commit"} <= row.keys()
+    return row if whole and isinstance(row["result"], dict) else None
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """As in a process of its own: with more threads sums round apart."""
+    """Compute with one thread, as the worker processes do: other numbers of threads round sums differently."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -196,30 +200,30 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _concluded(experiment: Experiment, results: Results, size: Size) -> tuple[Outcome, str | None]:
-    """The outcome, and what went wrong; a claim without a verdict is a mistake in the experiment."""
+def _concluded(study: Study, results: Results, size: Size) -> tuple[Outcome, str | None]:
+    """Return the outcome and an error message, if any. A claim without a verdict is a mistake in the study."""
     try:
-        outcome = experiment.conclude(results, size)
-        judged = [verdict.claim for verdict in outcome.verdicts]
-        if sorted(map(repr, judged)) != sorted(map(repr, experiment.claims)):
-            raise InputError(f"{experiment.name} must have one verdict on each of its {len(experiment.claims)} claims")
+        outcome = study.conclude(results, size)
+        answered = [verdict.claim for verdict in outcome.verdicts]
+        if sorted(map(repr, answered)) != sorted(map(repr, study.claims)):
+            raise InputError(f"{study.name} must give one verdict on each of its {len(study.claims)} claims")
     except Exception as error:
-        why = f"the results could not be concluded: {_one_line(error)}"
-        return Outcome({}, [Verdict(claim, "not testable here", why) for claim in experiment.claims]), why
+        why = f"no conclusions could be drawn from the results: {_one_line(error)}"
+        return Outcome({}, [Verdict(claim, "not testable here", why) for claim in study.claims]), why
     return outcome, None
 
 
 def _seconds(results: Results) -> dict[str, dict[str, dict[str, Any]]]:
-    """Of each method the time of training and prediction on one core: apart from the tables, as it never repeats."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    """Return the times of each method on one core. They stand apart from the tables because they never repeat."""
+    times: dict[str, dict[str, dict[str, Any]]] = {}
     for method in results.methods():
-        rows = [result.get("seconds", {}) for job, result in results.found if job.method == method]
+        rows = [result.get("seconds", {}) for job, result in results.runs if job.method == method]
         names = list(dict.fromkeys(name for row in rows for name in row))
-        found[method] = {name: asdict(interval([row[name] for row in rows if name in row])) for name in names}
-    return found
+        times[method] = {name: asdict(interval([row[name] for row in rows if name in row])) for name in names}
+    return times
 
 
-def _given(seeds: Sequence[int] | None) -> str:
+def _seed_options(seeds: Sequence[int] | None) -> str:
     return "" if seeds is None else f" --seeds {' '.join(map(str, seeds))}"
 
 
@@ -231,4 +235,4 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"cannot make the folder {folder}: {error}; give another") from error
+        raise FileError(f"the folder {folder} cannot be made: {error}; choose another") from error

@@ -1,4 +1,4 @@
-"""What most experiments do: take some examples, train a recipe, and measure it so that the numbers repeat."""
+"""What most studies do: take some examples, train a recipe, and measure it in a way that repeats bit for bit."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,29 +22,29 @@ from leanbayes.lab.recipes.partial import Partial
 from leanbayes.prediction import Predictor
 from leanbayes.prediction.draws import Draws
 from leanbayes.train import Epoch
-from leanbayes_papers.base import Job, Size
 from leanbayes_papers.cost_table import table_1
+from leanbayes_papers.study import Job, Size
 
 __all__ = [
-    "Recorded", "digit_images", "judged", "measured", "partials", "percent", "rates_of", "relative_flops",
-    "repeatable", "small_task", "tensors", "train",
+    "Recorded", "as_tensors", "digit_images", "measure_test", "partials", "percent", "rates_of", "relative_flops",
+    "repeatable", "small_task", "train", "train_and_measure",
 ]  # fmt: skip
 
-_BATCH = 500  # inputs predicted at a time
+_BATCH = 500  # how many inputs are predicted at a time
 _SHIFTED = ("accuracy", "nll", "brier", "ece", "entropy")
 
 
-def tensors(examples: Examples, count: int | None = None) -> TensorDataset:
-    """All examples, or so many of them, the same every time, prepared once for all epochs."""
+def as_tensors(examples: Examples, count: int | None = None) -> TensorDataset:
+    """Return all examples, or ``count`` of them, standardised once for all epochs; the choice is always the same."""
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:count]
     inputs, targets = (_rows(part, order) for part in (examples.inputs, examples.targets))
     return TensorDataset(examples.preparation.standardise(inputs), targets)
 
 
-def _rows(numbered: Any, places: Tensor) -> Tensor:
-    if isinstance(numbered, Tensor):
-        return numbered[places]
-    return torch.stack([numbered[place] for place in places.tolist()])
+def _rows(values: Any, order: Tensor) -> Tensor:
+    if isinstance(values, Tensor):
+        return values[order]
+    return torch.stack([values[index] for index in order.tolist()])
 
 
 def small_task(
@@ -52,17 +52,23 @@ def small_task(
     counts: Sequence[int | None] = (None, None, None),
     model: str | Callable[[], nn.Module] | None = None,
 ) -> Task:
-    """A task with so many examples for training, validation and test; the model by its name, or what makes it."""
-    by_name = source.task(model if isinstance(model, str) else None)
-    old = (source.train, source.validation, source.test)
-    train, validation, test = (tensors(some, count) for some, count in zip(old, counts, strict=True))
-    make = by_name.model if model is None or isinstance(model, str) else model
-    return replace(by_name, train=train, validation=validation, test=test, model=make)
+    """Return a task with at most ``counts`` examples for training, validation and test.
+
+    Args:
+        source: the data.
+        counts: how many examples to take of each part; None takes all of them.
+        model: the name of a model, or a function that makes one; None takes the default of the data.
+    """
+    task = source.task(model if isinstance(model, str) else None)
+    whole = (source.train, source.validation, source.test)
+    train, validation, test = (as_tensors(part, count) for part, count in zip(whole, counts, strict=True))
+    make = task.model if model is None or isinstance(model, str) else model
+    return replace(task, train=train, validation=validation, test=test, model=make)
 
 
 def digit_images(seed: int = 0) -> Source:
-    """scikit-learn's 1797 digits of 8x8 as a source of images in [0, 1]: what stands in for MNIST in a smoke test."""
-    from sklearn.datasets import load_digits  # takes a second
+    """Return scikit-learn's 1797 digits as images of 8x8 in [0, 1]. They stand in for MNIST in smoke tests."""
+    from sklearn.datasets import load_digits  # imported here because it takes a second
 
     data = load_digits()
     images = (data.images / 16).astype("float32")[:, None]
@@ -71,22 +77,32 @@ def digit_images(seed: int = 0) -> Source:
 
 @dataclass
 class Recorded(Run):
-    """A run that keeps the validation NLL after every epoch of every stage, as pairs (stage, nll)."""
+    """A run that keeps the validation NLL after every epoch of every stage in ``curve``, as pairs (stage, NLL)."""
 
     curve: list[tuple[str, float]] = field(default_factory=list)
 
     def fit(self, model: nn.Module, task: Task, stage: str, epochs: int, **options: Any) -> None:
-        """As ever."""
+        """Train as `Run` does, and record the validation NLL."""
 
-        def keep(epoch: Epoch) -> None:
+        def record(epoch: Epoch) -> None:
             if epoch.validation is not None:
                 self.curve.append((stage, epoch.validation))
 
-        super().fit(model, task, stage, epochs, callbacks=[*options.pop("callbacks", ()), keep], **options)
+        super().fit(model, task, stage, epochs, callbacks=[*options.pop("callbacks", ()), record], **options)
 
 
 def train(job: Job, size: Size, task: Task, recipe: Recipe | None = None) -> tuple[Trained, Recorded]:
-    """The job's recipe, or another one, with its seed and epochs; seconds are those of the one core that a job has."""
+    """Train the recipe of a job with its seed and epochs.
+
+    Args:
+        job: the job.
+        size: the size whose budget applies.
+        task: the data and the model.
+        recipe: a recipe to train instead of the job's own.
+
+    Returns:
+        The trained predictor, whose seconds are processor time on the one core of a job, and the run.
+    """
     budget = size.budget if job.epochs is None else replace(size.budget, epochs=job.epochs)
     run = Recorded(budget, job.seed)
     begin = time.process_time()
@@ -94,28 +110,28 @@ def train(job: Job, size: Size, task: Task, recipe: Recipe | None = None) -> tup
     return replace(trained, seconds=time.process_time() - begin), run
 
 
-def measured(
+def train_and_measure(
     job: Job, size: Size, task: Task, *, shifted: Mapping[str, Dataset[Any]] | None = None
 ) -> tuple[dict[str, Any], Trained]:
-    """Train, then measure on the test set and on shifted ones; what a job returns, and the predictor."""
+    """Train a job, measure it on the test set and on shifted sets, and return its result and the predictor."""
     recipe = parse(job.spec)
     trained, _ = train(job, size, task, recipe)
     begin = time.process_time()
-    metrics = judged(trained, size, task, job.seed)
+    metrics = measure_test(trained, size, task, job.seed)
     seconds = time.process_time() - begin
     for name, data in (shifted or {}).items():
-        found = judged(trained, size, replace(task, test=data, shifted={}), job.seed)
-        metrics |= {f"{measure}@{name}": found[measure] for measure in _SHIFTED}
-    kept = count_parameters(trained.predictor)
-    metrics |= {"parameters": kept.trained, "random": kept.scales}
+        under_shift = measure_test(trained, size, replace(task, test=data, shifted={}), job.seed)
+        metrics |= {f"{measure}@{name}": under_shift[measure] for measure in _SHIFTED}
+    parameters = count_parameters(trained.predictor)
+    metrics |= {"parameters": parameters.trained, "random": parameters.scales}
     flops = relative_flops(recipe)
     if flops is not None:
         metrics["flops"] = flops
     return {"metrics": metrics, "seconds": {"train": trained.seconds, "predict": seconds}}, trained
 
 
-def judged(trained: Trained, size: Size, task: Task, seed: int) -> dict[str, float]:
-    """Every metric on the task's test set, and how well its shifted sets are told from it."""
+def measure_test(trained: Trained, size: Size, task: Task, seed: int) -> dict[str, float]:
+    """Return every metric on the test set of a task, and how well the predictor detects the shifted sets."""
     return evaluate(
         repeatable(trained.predictor),
         DataLoader(task.test, _BATCH),
@@ -127,16 +143,19 @@ def judged(trained: Trained, size: Size, task: Task, seed: int) -> dict[str, flo
 
 
 def relative_flops(recipe: Recipe) -> float | None:
-    """FLOPs of a whole training by 001's table 1, where the plain network's is 1; None for what it does not list."""
+    """Return the FLOPs of a whole training, where that of the plain network is 1.
+
+    The formulas are those of sensitivity-guided subnetworks, table 1; a recipe that the table does not list gives None.
+    """
     formula, plain = recipe.relative_cost(), table_1("deterministic").flops
     if formula is None:
         return None
-    before = float(getattr(recipe, "pretrain", 0.0))
-    return (before * plain + (1 - before) * formula.flops) / plain
+    plain_share = float(getattr(recipe, "pretrain", 0.0))
+    return (plain_share * plain + (1 - plain_share) * formula.flops) / plain
 
 
 def repeatable(predictor: nn.Module) -> nn.Module:
-    """The same predictor with draws one after the other: `predict` takes the fastest way, and ways round apart."""
+    """Return the predictor with one draw after the other: the faster ways that `predict` may take round differently."""
     if isinstance(predictor, Ensemble):
         return Ensemble(*predictor.models, method="loop")
     return _InTurn(predictor) if isinstance(predictor, Bayesian) and predictor.propagate == "sample" else predictor
@@ -148,7 +167,7 @@ class _InTurn(Predictor):
         self.model = model
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-        """Draw after draw."""
+        """Yield the outputs of one draw after the other."""
         source = Draws(
             self.model,
             self.model.weights(),
@@ -161,12 +180,12 @@ class _InTurn(Predictor):
         yield from source.take(draws)
 
     def parts(self) -> dict[str, nn.Module]:
-        """The model."""
+        """Return the model by name."""
         return {"model": self.model}
 
 
 def percent(rate: float) -> str:
-    """A rate in tables.
+    """Write a rate as tables do.
 
     >>> percent(0.001), percent(0.4)
     ('0.1 %', '40 %')
@@ -175,7 +194,7 @@ def percent(rate: float) -> str:
 
 
 def partials(rates: Sequence[float], options: str = "") -> dict[str, str]:
-    """Partial networks by rate: "partial 1 %" and so on.
+    """Return the recipes of networks that are random in part, by names such as "partial 1 %".
 
     >>> partials([0.01], "draws=5")
     {'partial 1 %': 'partial:rate=0.01,draws=5'}
@@ -184,6 +203,6 @@ def partials(rates: Sequence[float], options: str = "") -> dict[str, str]:
 
 
 def rates_of(size: Size) -> dict[str, float]:
-    """The share of random weights of each partial network of a size, by its name."""
+    """Return the share of random weights of each partly random network of a size, by its name."""
     recipes = {name: parse(spec) for name, spec in size.methods.items()}
     return {name: recipe.rate for name, recipe in recipes.items() if isinstance(recipe, Partial)}

@@ -1,4 +1,4 @@
-"""What the experiments of 002 share: networks by the weight of the KL, noise and pruning, and what they say."""
+"""What the studies of VDP++ share: networks by the weight of the KL, noise and pruning, and verdicts on both."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -10,10 +10,10 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.evaluation import accuracy_on, pruning_curve
 from leanbayes.lab.statistics import anova, paired_t, spearman
-from leanbayes_papers.base import Claim, Results, Verdict
-from leanbayes_papers.judge import within
 from leanbayes_papers.noise import SNRS, noise_curve
+from leanbayes_papers.study import Claim, Results, Verdict
 from leanbayes_papers.training import percent, repeatable
+from leanbayes_papers.verdicts import within
 
 __all__ = [
     "POINT", "TESTS", "by_noise", "by_pruning", "differ", "equal", "falls", "keeps", "recipes", "together",
@@ -21,13 +21,15 @@ __all__ = [
 ]  # fmt: skip
 
 _ALPHA = 0.01
-TESTS = 5  # of a verdict: its intervals are of 1 − 0.05/5 = 99 %, so it is 002's paired t-test with α = 0.01
-POINT = 0.01  # of accuracy
+TESTS = 5  # intervals of 1 − 0.05/5 = 99 % make each verdict the paired t-test with α = 0.01 of VDP++
+POINT = 0.01  # one percentage point of accuracy
 _BATCH = 500
 
 
 def recipes(method: str, weights: Mapping[str, float], prior: str = "fitted") -> dict[str, str]:
-    """A method trained from random weights, by what is added to its name for each weight of the KL.
+    """Return the recipes of a method that starts from random weights, for several weights of the KL.
+
+    ``weights`` gives the weight of the KL by the text that is added to the name of the method.
 
     >>> recipes("vdp", {"": 0.1}, "normal")
     {'vdp': 'vdp:pretrain=0,prior=normal,init_scale=0.01,kl_start=0.1,kl_end=0.1'}
@@ -39,9 +41,9 @@ def recipes(method: str, weights: Mapping[str, float], prior: str = "fitted") ->
 def under_noise(
     model: nn.Module, x: Tensor, y: Tensor, samples: int, what: str = "", batch: int = _BATCH
 ) -> dict[str, float]:
-    """Accuracy and output variance at each SNR; ``what`` is added to their names."""
-    found = noise_curve(repeatable(model), x, y, samples=samples, batch_size=batch)
-    columns = {"accuracy": found.score.tolist(), "variance": found.variance.tolist()}
+    """Return accuracy and output variance at each signal-to-noise ratio (SNR); ``what`` is added to their names."""
+    curve = noise_curve(repeatable(model), x, y, samples=samples, batch_size=batch)
+    columns = {"accuracy": curve.score.tolist(), "variance": curve.variance.tolist()}
     return {
         f"{name}{what}@{snr:g} dB": value
         for name, values in columns.items()
@@ -50,81 +52,88 @@ def under_noise(
 
 
 def when_pruned(model: nn.Module, x: Tensor, y: Tensor, samples: int, fractions: Sequence[float]) -> dict[str, float]:
-    """Accuracy by the share pruned by L1 norm, from 90 % on also by |μ|/σ where it is known; what is lost at 90 %."""
+    """Return the accuracy by the share of weights that is pruned by size, and the loss of accuracy at 90 %.
+
+    For a network with random weights, shares from 90 % on are pruned by |μ|/σ too.
+    """
     right = accuracy_on(x, y, samples=samples, batch_size=_BATCH)
 
-    def accuracies(by: Literal["l1", "snr"], some: Sequence[float], told: str) -> dict[str, float]:
-        values = pruning_curve(model, lambda thin: right(repeatable(thin)), some, by=by).values.tolist()
-        return {f"accuracy@{percent(f)} {told}": value for f, value in zip(some, values, strict=True)}
+    def accuracies(by: Literal["l1", "snr"], shares: Sequence[float], suffix: str) -> dict[str, float]:
+        values = pruning_curve(model, lambda thin: right(repeatable(thin)), shares, by=by).values.tolist()
+        return {f"accuracy@{percent(share)} {suffix}": value for share, value in zip(shares, values, strict=True)}
 
-    found = accuracies("l1", fractions, "pruned")
-    found["lost at 90 %"] = found["accuracy@0 % pruned"] - found["accuracy@90 % pruned"]
+    metrics = accuracies("l1", fractions, "pruned")
+    metrics["lost at 90 %"] = metrics["accuracy@0 % pruned"] - metrics["accuracy@90 % pruned"]
     if isinstance(model, Bayesian):
-        found |= accuracies("snr", [fraction for fraction in fractions if fraction >= 0.9], "pruned by ratio")
-    return found
+        metrics |= accuracies("snr", [fraction for fraction in fractions if fraction >= 0.9], "pruned by ratio")
+    return metrics
 
 
 def keeps(results: Results, claim: Claim, method: str) -> Verdict:
-    """Whether at most a point of accuracy is lost when 90 % are pruned."""
+    """Judge whether pruning 90 % of the weights costs at most a point of accuracy."""
     values = list(results.column("lost at 90 %", method).values())
     return within(claim, values, -1, POINT, f"{method}: accuracy lost at 90 %")
 
 
 def falls(results: Results, claim: Claim, method: str) -> Verdict:
-    """Whether the output variance falls as the SNR rises: Spearman's ρ < 0 with p < α."""
+    """Judge whether the output variance falls as the SNR rises: Spearman's ρ < 0 with p < α."""
     values = _curve(results, method, "variance")
     try:
-        found = spearman(SNRS, values)
+        test = spearman(SNRS, values)
     except InputError as error:
         return _untestable(claim, error)
-    one = values[0] or 1.0
-    told = ", ".join(f"{snr:g} dB: {value / one:.3f}" for snr, value in zip(SNRS, values, strict=True))
-    return _answered(claim, found.rho < 0 and found.p < _ALPHA, f"{method}: {told}; ρ {found.rho:.3f}, p {found.p:.2g}")
+    unit = values[0] or 1.0
+    curve = ", ".join(f"{snr:g} dB: {value / unit:.3f}" for snr, value in zip(SNRS, values, strict=True))
+    why = f"output variance of {method} by SNR, relative to the first: {curve}; ρ {test.rho:.3f}, p {test.p:.2g}"
+    return _answered(claim, test.rho < 0 and test.p < _ALPHA, why)
 
 
 def together(results: Results, claim: Claim, method: str, measures: Mapping[str, str]) -> Verdict:
-    """Whether the first two of a method's measures by SNR, here by names, rise and fall together: ρ > 0 with p < α."""
+    """Judge whether two measures of a method rise and fall together with the SNR: Spearman's ρ > 0 with p < α.
+
+    ``measures`` gives measures by the names that the verdict uses; the first two are compared.
+    """
     curves = {name: _curve(results, method, measure) for name, measure in measures.items()}
     try:
-        found = spearman(*list(curves.values())[:2])
+        test = spearman(*list(curves.values())[:2])
     except InputError as error:
         return _untestable(claim, error)
     why = (
-        f"{method}: ρ {found.rho:.3f}, p {found.p:.2g}, which says that both fall together, not that they are equal: "
-        f"the mean over SNRs is {_means(curves)}"
+        f"{method}: ρ {test.rho:.3f}, p {test.p:.2g}; this shows that both fall together, not that they are equal: "
+        f"the means over all SNRs are {_means(curves)}"
     )
-    return _answered(claim, found.rho > 0 and found.p < _ALPHA, why)
+    return _answered(claim, test.rho > 0 and test.p < _ALPHA, why)
 
 
 def equal(results: Results, claim: Claim, measure: str, methods: Sequence[str]) -> Verdict:
-    """Whether a one-way ANOVA finds no difference between the methods: p > α."""
+    """Judge whether a one-way ANOVA finds no difference between the methods: p > α."""
     groups = {method: list(results.column(measure, method).values()) for method in methods}
     try:
-        found = anova(groups)
+        test = anova(groups)
     except InputError as error:
         return _untestable(claim, error)
-    return _answered(claim, found.p > _ALPHA, f"{measure}: {_means(groups)}; F {found.F:.3g}, p {found.p:.2g}")
+    return _answered(claim, test.p > _ALPHA, f"{measure}: {_means(groups)}; F {test.F:.3g}, p {test.p:.2g}")
 
 
 def differ(results: Results, claim: Claim, measures: Sequence[str], methods: Sequence[str]) -> Verdict:
-    """Whether paired t-tests tell every two methods apart by every measure: p < α."""
-    told, least = [], []
+    """Judge whether paired t-tests find a difference between every two methods in every measure: p < α."""
+    reasons, p_values = [], []
     for measure in measures:
         for a, b in combinations(methods, 2):
             first, second = (results.column(measure, method) for method in (a, b))
             shared = [key for key in first if key in second]
             try:
-                found = paired_t([first[key] for key in shared], [second[key] for key in shared])
+                test = paired_t([first[key] for key in shared], [second[key] for key in shared])
             except InputError as error:
                 return _untestable(claim, error)
-            assert found.p is not None
-            told.append(f"{measure}, {a} and {b}: apart by {found.difference:.3g}, p {found.p:.2g}")
-            least.append(found.p)
-    return _answered(claim, max(least) < _ALPHA, "; ".join(told))
+            assert test.p is not None
+            reasons.append(f"{measure}: {a} minus {b} {test.difference:.3g}, p {test.p:.2g}")
+            p_values.append(test.p)
+    return _answered(claim, max(p_values) < _ALPHA, "; ".join(reasons))
 
 
 def _curve(results: Results, method: str, measure: str) -> list[float]:
-    """The mean over seeds at each SNR."""
+    """Return the mean over seeds at each SNR."""
     columns = [list(results.column(f"{measure}@{snr:g} dB", method).values()) for snr in SNRS]
     return [sum(values) / len(values) for values in columns if values]
 
@@ -142,7 +151,7 @@ def _untestable(claim: Claim, error: InputError) -> Verdict:
 
 
 def by_noise(results: Results, measure: str) -> dict[str, dict[float, list[float]]]:
-    """The series of a figure: a measure by SNR; the variance relative to that at the lowest (002, figure 3)."""
+    """Return a measure by SNR for a figure; a variance is relative to that at the lowest SNR (VDP++, figure 3)."""
     series: dict[str, dict[float, list[float]]] = {}
     for method in results.methods():
         scale = _curve(results, method, measure)[:1] if measure == "variance" else [1.0]
@@ -155,7 +164,7 @@ def by_noise(results: Results, measure: str) -> dict[str, dict[float, list[float
 
 
 def by_pruning(results: Results, fractions: Sequence[float]) -> dict[str, dict[float, list[float]]]:
-    """The series of a figure: accuracy by the share pruned by L1 norm, in percent (002, figure 2)."""
+    """Return the accuracy by the percentage of weights pruned by size, for a figure (VDP++, figure 2)."""
     return {
         method: {100 * f: list(results.column(f"accuracy@{percent(f)} pruned", method).values()) for f in fractions}
         for method in results.methods()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import recall_score
 
-from leanbayes_papers import EXPERIMENTS, Claim, Job, Results
+from leanbayes_papers import STUDIES, Claim, Job, Results
 from leanbayes_papers import segmentation as seg
 from leanbayes_papers.figures import save_figure
 from leanbayes_papers.studies import abboud_isic as isic
@@ -41,12 +41,12 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_missed_is_one_minus_recall() -> None:
-    size = EXPERIMENTS["abboud-isic"].sizes["smoke"]
-    job = EXPERIMENTS["abboud-isic"].jobs(size, [0])[0]
-    found = EXPERIMENTS["abboud-isic"].run(job, size, None)
+    size = STUDIES["abboud-isic"].sizes["smoke"]
+    job = STUDIES["abboud-isic"].jobs(size, [0])[0]
+    found = STUDIES["abboud-isic"].run(job, size, None)
     task = isic._task("scenes", None, size.counts, 16, 4, 1)
-    _, _, said = seg.trained_and_measured(job, size, task)
-    recall = recall_score(*(np.asarray(part).flatten() for part in (said.truth == 1, said.chosen == 1)))
+    _, _, predicted = seg.train_and_segment(job, size, task)
+    recall = recall_score(*(np.asarray(part).flatten() for part in (predicted.truth == 1, predicted.chosen == 1)))
     assert 0 < recall < 1
     assert found["metrics"]["missed"] == pytest.approx(1 - recall)
 
@@ -66,4 +66,4 @@ def test_overlays_tell_found_lesions_from_false_and_missed_ones(tmp_path: Path) 
 
 def test_only_runs_with_pictures_are_shown() -> None:
     rows = [(Job("a", "vi", "x", 0), {"metrics": {}}), (Job("b", "vi", "x", 0), {"chosen": [], "doubt": []})]
-    assert list(seg.shown(Results(rows), ("a", "b", "c"))) == ["b"]
+    assert list(seg.results_with_pictures(Results(rows), ("a", "b", "c"))) == ["b"]

@@ -7,7 +7,7 @@ from leanbayes.lab.recipes import Budget, prepare
 from leanbayes.lab.recipes.partial import Partial
 from leanbayes.posteriors import Radial
 from leanbayes.subspace import scatters
-from leanbayes_papers import EXPERIMENTS, Job
+from leanbayes_papers import STUDIES, Job
 from leanbayes_papers.studies import combined
 from leanbayes_papers.studies.combined import RadialPartial, SparsePartial
 from leanbayes_papers.training import Recorded
@@ -69,7 +69,7 @@ def test_sparse_partial_is_a_part_of_what_is_stored_and_spends_the_budget() -> N
 
 
 def test_partial_networks_are_judged_in_three_ways_with_the_same_weights() -> None:
-    experiment = EXPERIMENTS["combined"]
+    experiment = STUDIES["combined"]
     size = experiment.sizes["smoke"]
     found = experiment.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
     again = experiment.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
@@ -82,7 +82,7 @@ def test_partial_networks_are_judged_in_three_ways_with_the_same_weights() -> No
 
 
 def test_every_combination_has_its_recipe() -> None:
-    experiment = EXPERIMENTS["combined"]
+    experiment = STUDIES["combined"]
     size = experiment.sizes["cpu"]
     jobs = {job.method: job for job in experiment.jobs(size, [0])}
     assert combined._recipe(jobs[SPARSE], size) == SparsePartial(rate=0.1, density=0.2)

@@ -20,7 +20,11 @@ def answer(given: dict[tuple[str, str], float], part: str) -> str:
 
 @pytest.mark.parametrize(
     ("measure", "gain", "part"),
-    [("ece", -0.1, "better calibrated"), ("ood/unseen/auroc", 0.1, "told better"), ("nll", -0.1, "no worse than by")],
+    [
+        ("ece", -0.1, "better calibrated"),
+        ("ood/unseen/auroc", 0.1, "detect unseen"),
+        ("nll", -0.1, "no worse than with"),
+    ],
 )
 def test_all_four_must_gain(measure: str, gain: float, part: str) -> None:
     better = {(measure, method): 0.5 + gain for method in METHODS}

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from leanbayes_papers import EXPERIMENTS, Job, Results
+from leanbayes_papers import STUDIES, Job, Results
 from leanbayes_papers.studies import nazarovs_confidence as confidence
 from tests.papers.test_experiments import made_up
 
@@ -83,8 +83,8 @@ def test_the_radius_of_a_ball_tells_77_per_cent_of_the_volumes() -> None:
 
 
 def test_volumes_are_asked_only_of_the_methods_that_table_2_compares() -> None:
-    size = EXPERIMENTS[NAME].sizes["cpu"]
-    jobs = EXPERIMENTS[NAME].jobs(size, range(2))
+    size = STUDIES[NAME].sizes["cpu"]
+    jobs = STUDIES[NAME].jobs(size, range(2))
     assert {j.method for j in jobs if j.data == "volumes"} == {"deterministic", FEW, MANY}
     assert {j.epochs for j in jobs if j.data == "volumes"} == {20}
     assert len(jobs) == 2 * (len(size.methods) + 3)

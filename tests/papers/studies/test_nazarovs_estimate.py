@@ -8,7 +8,7 @@ from torch.distributions import Normal as NormalLaw
 from leanbayes.bayesian import Bayesian
 from leanbayes.kl import MonteCarlo
 from leanbayes.posteriors import Normal
-from leanbayes_papers import EXPERIMENTS, Job
+from leanbayes_papers import STUDIES, Job
 from leanbayes_papers.studies import nazarovs_estimate as estimate
 from tests.papers.test_experiments import made_up
 
@@ -50,7 +50,7 @@ def test_the_known_deviation_is_that_of_many_draws(sigma: float) -> None:
 
 
 def test_all_ways_err_as_much_as_independent_draws_do() -> None:
-    size = EXPERIMENTS[NAME].sizes["smoke"]
+    size = STUDIES[NAME].sizes["smoke"]
     wanted = type(size)(**{**vars(size), "options": {**size.options, "repeats": 150}})
     for way in WAYS:
         metrics = estimate._run(Job(way, "vi", "one weight", 3), wanted, None)["metrics"]
@@ -59,7 +59,7 @@ def test_all_ways_err_as_much_as_independent_draws_do() -> None:
 
 
 def test_only_the_direct_graph_grows_and_it_does_so_evenly() -> None:
-    size = EXPERIMENTS[NAME].sizes["smoke"]
+    size = STUDIES[NAME].sizes["smoke"]
     found = {w: estimate._run(Job(w, "vi", "one weight", 0), size, None)["metrics"] for w in WAYS}
     assert found["direct"]["evenness"] == 1
     assert found["direct"]["nodes per draw"] > 5

@@ -7,7 +7,7 @@ from leanbayes.lab.models import small_resnet
 from leanbayes.lab.recipes import parse
 from leanbayes.lab.recipes.ssvi import SSVI
 from leanbayes.subspace import REMOVAL
-from leanbayes_papers import EXPERIMENTS, Job
+from leanbayes_papers import STUDIES, Job
 from leanbayes_papers.studies import ssvi_cifar as cifar
 from tests.papers.test_experiments import made_up
 
@@ -46,7 +46,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_spec_says_what_its_name_does() -> None:
-    methods = {name: parse(spec) for name, spec in EXPERIMENTS[NAME].sizes["paper"].methods.items()}
+    methods = {name: parse(spec) for name, spec in STUDIES[NAME].sizes["paper"].methods.items()}
     assert methods["ssvi 99 %"].density == methods["rigl 99 %"].density == 0.01  # type: ignore[attr-defined]
     assert methods["ssvi 95 %"].density == 0.05  # type: ignore[attr-defined]
     for name in (DENSE, NINETY):
@@ -54,7 +54,7 @@ def test_every_spec_says_what_its_name_does() -> None:
         assert scales == [0.001, 0.003, 0.01]
     assert methods["ssvi 90 % by |μ|"].removal == "magnitude"  # type: ignore[attr-defined]
     assert methods["ssvi 90 %, 4 draws"].addition == "draws"  # type: ignore[attr-defined]
-    jobs = EXPERIMENTS[NAME].jobs(EXPERIMENTS[NAME].sizes["cpu"], [0])
+    jobs = STUDIES[NAME].jobs(STUDIES[NAME].sizes["cpu"], [0])
     assert [job.method for job in jobs if job.variant] == ["ssvi 90 %, new σ 0.001"]
 
 
@@ -83,7 +83,7 @@ def test_new_weights_start_with_the_small_scale_and_all_else_is_as_before() -> N
 
 
 def test_a_sparse_job_stores_less_and_its_overlaps_are_a_table() -> None:
-    size = EXPERIMENTS[NAME].sizes["smoke"]
+    size = STUDIES[NAME].sizes["smoke"]
     found = {
         name: cifar._run(Job(name, size.methods[name], "digits", 0, epochs=1), size, None) for name in (DENSE, NINETY)
     }

@@ -10,11 +10,12 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.lab.models import unet
 from leanbayes.lab.recipes import Budget
 from leanbayes.subspace import everything, layers, top_k
-from leanbayes_papers import EXPERIMENTS, Claim, Job, Results
+from leanbayes_papers import STUDIES, Claim, Job, Results
 from leanbayes_papers import segmentation as seg
-from leanbayes_papers.inside import by_depth, exceeds, random_by_part, ratios
+from leanbayes_papers.placement import by_depth, random_by_part
 from leanbayes_papers.studies import subnetworks_camvid as camvid
 from leanbayes_papers.training import train
+from leanbayes_papers.verdicts import exceeds, ratios
 from tests.papers import stub
 from tests.papers.test_experiments import made_up
 
@@ -74,7 +75,7 @@ def test_edges_are_where_a_neighbour_that_counts_has_another_class() -> None:
 def test_entropies_by_place_are_those_of_the_softmax_and_void_does_not_count() -> None:
     task = seg.segmentation_task(seg.scenes(3), (None, None, None), width=2, depth=1)
     size, job = stub.size(budget=Budget(epochs=2, batch_size=10, lr=1e-2), samples=4), Job("a", "deterministic", "x", 0)
-    found, trained, said = seg.trained_and_measured(job, size, task)
+    result, trained, predicted = seg.train_and_segment(job, size, task)
     images, truth = (np.asarray(part) for part in task.test[:])
     with torch.no_grad():
         logits = np.asarray(trained.predictor(torch.tensor(images))).astype(np.float64)
@@ -84,16 +85,16 @@ def test_entropies_by_place_are_those_of_the_softmax_and_void_does_not_count() -
     assert not counted[:, :, 0].any()
     assert counted[:, :, 1:].all()
     for name, where in {"edges": edges, "inside": ~edges, "wrong": ~right, "right": right}.items():
-        assert found["metrics"][f"entropy@{name}"] == pytest.approx(entropy[where & counted].mean(), rel=1e-5)
-    assert right[counted].mean() == pytest.approx(found["metrics"]["accuracy"])
-    assert np.array_equal(said.chosen, p.argmax(1))
-    assert np.array_equal(found["truth"], truth[:2])
-    np.testing.assert_allclose(found["doubt"], entropy[:2], rtol=1e-4, atol=1e-6)
+        assert result["metrics"][f"entropy@{name}"] == pytest.approx(entropy[where & counted].mean(), rel=1e-5)
+    assert right[counted].mean() == pytest.approx(result["metrics"]["accuracy"])
+    assert np.array_equal(predicted.chosen, p.argmax(1))
+    assert np.array_equal(result["truth"], truth[:2])
+    np.testing.assert_allclose(result["doubt"], entropy[:2], rtol=1e-4, atol=1e-6)
 
 
 def test_variational_networks_start_from_what_the_plain_one_ends_as() -> None:
-    size = EXPERIMENTS["subnetworks-camvid"].sizes["cpu"]
-    epochs = {job.method: job.epochs for job in EXPERIMENTS["subnetworks-camvid"].jobs(size, [0])}
+    size = STUDIES["subnetworks-camvid"].sizes["cpu"]
+    epochs = {job.method: job.epochs for job in STUDIES["subnetworks-camvid"].jobs(size, [0])}
     twice = 2 * size.budget.epochs
     assert epochs == {
         "deterministic": None,
@@ -115,7 +116,7 @@ def test_flops_are_of_all_epochs() -> None:
     task = seg.segmentation_task(seg.scenes(2), (10, 5, 5), 2, 1)
     size = stub.size(budget=Budget(epochs=2, batch_size=5))
     once, twice = (
-        seg.trained_and_measured(Job("a", "partial", "x", 0, epochs=epochs), size, task)[0]["metrics"]["flops"]
+        seg.train_and_segment(Job("a", "partial", "x", 0, epochs=epochs), size, task)[0]["metrics"]["flops"]
         for epochs in (None, 4)
     )
     assert twice == 2 * once

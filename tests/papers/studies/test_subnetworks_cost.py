@@ -1,10 +1,10 @@
-"""001's table 1: verdicts, and counts against closed forms."""
+"""Table 1 of sensitivity-guided subnetworks: verdicts, and counts against closed forms."""
 
 from typing import Any
 
 import pytest
 
-from leanbayes_papers import EXPERIMENTS, Claim, Job
+from leanbayes_papers import STUDIES, Claim, Job
 from leanbayes_papers.studies import subnetworks_cost as cost
 from tests.papers.test_experiments import made_up
 
@@ -48,16 +48,16 @@ def test_one_network_that_differs_is_enough_against_a_count() -> None:
     claim = cost.PLAIN
     assert cost._counted(claim, {"a": 3.0, "b": 3.1}, 2.7, 3.3, "step").answer == "holds"
     found = cost._counted(claim, {"a": 3.0, "b": 2.1}, 2.7, 3.3, "step")
-    assert (found.answer, found.why) == ("does not hold", "step: a 3, b 2.1; should be from 2.7 to 3.3")
+    assert (found.answer, found.why) == ("does not hold", "step: a 3, b 2.1, expected from 2.7 to 3.3")
     assert cost._counted(claim, {}, 2.7, 3.3, "step").answer == "not testable here"
 
 
 def test_counts_of_a_perceptron_are_those_of_its_products() -> None:
     """64-300-100-10 with norms: 2·50,200 FLOPs forward, and backward twice that but for the gradient of the input."""
-    size = EXPERIMENTS["subnetworks-cost"].sizes["smoke"]
+    size = STUDIES["subnetworks-cost"].sizes["smoke"]
     methods = cost._METHODS | {"one": "partial:rate=0.01"}
     found = {
-        name: EXPERIMENTS["subnetworks-cost"].run(Job(name, methods[name], "digits", 0), size, None)["metrics"]
+        name: STUDIES["subnetworks-cost"].run(Job(name, methods[name], "digits", 0), size, None)["metrics"]
         for name in ("deterministic", "ensemble", "dropout", "vi", "vi by local reparameterization", OURS, "one")
     }
     products, weights = 64 * 300 + 300 * 100 + 100 * 10, 51_410
@@ -69,7 +69,7 @@ def test_counts_of_a_perceptron_are_those_of_its_products() -> None:
     }  # fmt: skip
     trainings = {name: row[TRAINING] for name, row in found.items()}
     assert trainings == steps | {OURS: 6, "one": 2}
-    assert found[OURS][f"{TRAINING} by formula"] == pytest.approx(1 + 1.01 * 7 / 3)  # 000's 3.36
+    assert found[OURS][f"{TRAINING} by formula"] == pytest.approx(1 + 1.01 * 7 / 3)  # the 3.36 of Abboud et al. 2024
     assert found["vi"][f"{STEP} by formula"] == pytest.approx(14 / 3)
     assert "parameters by formula" not in found["dropout"]
     assert found[OURS]["parameters"] == pytest.approx(1.01, abs=1 / weights)

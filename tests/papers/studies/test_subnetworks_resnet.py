@@ -8,7 +8,7 @@ import torch
 
 from leanbayes.baselines import Ensemble
 from leanbayes.lab.recipes import parse
-from leanbayes_papers import EXPERIMENTS, Claim
+from leanbayes_papers import STUDIES, Claim
 from leanbayes_papers.studies import subnetworks_resnet as resnet
 from tests.papers.test_experiments import made_up
 
@@ -62,8 +62,8 @@ def test_distances_of_weights_are_those_of_their_laws() -> None:
 
 
 def test_random_starts_are_on_the_first_data_only_and_have_the_bayesian_epochs_of_the_others() -> None:
-    size = EXPERIMENTS["subnetworks-resnet"].sizes["cpu"]
-    jobs = EXPERIMENTS["subnetworks-resnet"].jobs(size, [0])
+    size = STUDIES["subnetworks-resnet"].sizes["cpu"]
+    jobs = STUDIES["subnetworks-resnet"].jobs(size, [0])
     cold = {job.method: (job.data, job.epochs) for job in jobs if "from random" in job.method}
     half = size.budget.epochs // 2
     assert cold == {
@@ -72,15 +72,15 @@ def test_random_starts_are_on_the_first_data_only_and_have_the_bayesian_epochs_o
         "vi from random weights": ("cifar10", half),
     }
     assert len(jobs) == 2 * len(size.methods) + 3
-    for sized in EXPERIMENTS["subnetworks-resnet"].sizes.values():
-        specs = {job.method: job.spec for job in EXPERIMENTS["subnetworks-resnet"].jobs(sized, [0])}
+    for sized in STUDIES["subnetworks-resnet"].sizes.values():
+        specs = {job.method: job.spec for job in STUDIES["subnetworks-resnet"].jobs(sized, [0])}
         five, cold = (parse(specs[name]) for name in (FIVE, "5 % from random weights"))
         assert cold == replace(five, pretrain=0.0)  # type: ignore[type-var]
         assert parse(specs["vi from random weights"]).pretrain == 0  # type: ignore[attr-defined]
 
 
 def test_a_random_start_keeps_the_curve_of_its_bayesian_stage_alone() -> None:
-    experiment = EXPERIMENTS["subnetworks-resnet"]
+    experiment = STUDIES["subnetworks-resnet"]
     size = experiment.sizes["smoke"]
     for job in experiment.jobs(size, [0]):
         if job.method in (FIVE, "5 % from random weights", "5 % from random weights, twice the steps"):

@@ -1,4 +1,4 @@
-"""002 on MNIST: verdicts, and what is measured against closed forms."""
+"""VDP++ on MNIST: verdicts, and measures against closed forms."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from torch import nn
 from leanbayes.bayesian import Bayesian
 from leanbayes.posteriors import Normal
 from leanbayes.subspace import everything
-from leanbayes_papers import EXPERIMENTS, Claim, Job, Results, vdp_measures
+from leanbayes_papers import STUDIES, Claim, Job, Results, vdp_measures
 from leanbayes_papers.noise import SNRS
 from leanbayes_papers.studies import vdp_mnist as mnist
 from leanbayes_papers.vdp_measures import by_noise, under_noise, when_pruned
@@ -34,7 +34,7 @@ JUDGED_TWICE = {
     mnist.EQUAL, mnist.ROBUST, mnist.FALLS, mnist.SAME, mnist.PRUNES, mnist.BETTER, mnist.LACKS, mnist.DIFFER,
     mnist.SENSITIVITY, mnist.INFIDELITY, mnist.BY_RATIO,
 }  # fmt: skip
-AS_002 = {
+AS_IN_THE_PAPER = {
     (WORST, VI): 0.9, (WORST, VDP): 0.9, **curve("variance", VDP), **curve(FULL, VDP), **curve(DIAGONAL, VDP),
     ("lost at 90 %", VDP): 0.005, ("accuracy@90 % pruned", VDP): 0.9, ("accuracy@95 % pruned", VDP): 0.8,
     ("accuracy@90 % pruned by ratio", VDP): 0.95, ("sensitivity max", PLAIN): 0.48, ("sensitivity max", VI): 0.6,
@@ -46,12 +46,12 @@ HALF = {  # one part of each claim that has several, and the contrary of the oth
     ("accuracy@90 % pruned by ratio", VDP): 0.4, ("sensitivity max", VDP): 0.48, ("sensitivity max", VI): 0.6,
     ("infidelity", VDP): 0.4, ("infidelity", VI): 0.4, ("accuracy", VI): 0.4,
 }  # fmt: skip
-WEAK = {(measure, method.removesuffix(", KL 0.3")): value for (measure, method), value in AS_002.items()}
+WEAK = {(measure, method.removesuffix(", KL 0.3")): value for (measure, method), value in AS_IN_THE_PAPER.items()}
 WEAK |= {("sensitivity max", PLAIN): 0.5}
 WORLDS: dict[str, tuple[dict[tuple[str, str], float], set[Claim]]] = {
-    "as 002": (AS_002, JUDGED_TWICE | {mnist.BALANCE}),
+    "as in the paper": (AS_IN_THE_PAPER, JUDGED_TWICE | {mnist.BALANCE}),
     "compressed at a cost": (
-        AS_002 | {("accuracy", VDP): 0.4},
+        AS_IN_THE_PAPER | {("accuracy", VDP): 0.4},
         JUDGED_TWICE - {mnist.EQUAL} | {mnist.BALANCE, mnist.COST},
     ),
     "all alike": ({}, {mnist.EQUAL, mnist.LACKS}),
@@ -76,8 +76,8 @@ def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def conclude(seeds: range, given: dict[tuple[str, str], float]) -> dict[str, Any]:
-    size = EXPERIMENTS["vdp-mnist"].sizes["cpu"]
-    jobs = EXPERIMENTS["vdp-mnist"].jobs(size, seeds)
+    size = STUDIES["vdp-mnist"].sizes["cpu"]
+    jobs = STUDIES["vdp-mnist"].jobs(size, seeds)
     results = Results([(job, {"metrics": Metrics(job, given)}) for job in jobs])
     return {verdict.claim.text: verdict for verdict in mnist._conclude(results, size).verdicts}
 
@@ -86,7 +86,9 @@ def conclude(seeds: range, given: dict[tuple[str, str], float]) -> dict[str, Any
 def test_a_verdict_tells_of_both_weights_and_is_that_of_the_larger() -> None:
     found = conclude(range(3), {("lost at 90 %", "vdp"): 0.0})[mnist.PRUNES.text]
     assert found.answer == "does not hold"
-    assert found.why.index("KL weight 0.3: vdp, KL 0.3") < found.why.index("KL weight 0.003 holds: vdp: ")
+    assert found.why.index("With a KL weight of 0.3: vdp, KL 0.3") < found.why.index(
+        "With 0.003 the claim holds: vdp: "
+    )
 
 
 @pytest.mark.usefixtures("verdicts_only")
@@ -100,7 +102,7 @@ def test_one_seed_decides_only_what_needs_no_spread() -> None:
 
 @pytest.mark.usefixtures("verdicts_only")
 def test_without_results_nothing_is_decided() -> None:
-    size = EXPERIMENTS["vdp-mnist"].sizes["cpu"]
+    size = STUDIES["vdp-mnist"].sizes["cpu"]
     assert {verdict.answer for verdict in mnist._conclude(Results([]), size).verdicts} == {"not testable here"}
 
 
@@ -186,7 +188,7 @@ def test_variances_are_drawn_relative_to_the_lowest_ratio_and_only_of_what_has_t
 
 
 def test_jobs_repeat_bit_for_bit_for_any_seed() -> None:
-    experiment = EXPERIMENTS["vdp-mnist"]
+    experiment = STUDIES["vdp-mnist"]
     size = replace(experiment.sizes["smoke"], samples=2)
     for job in experiment.jobs(size, [1003]):
         if job.method != PLAIN:
@@ -205,7 +207,7 @@ def test_noise_of_a_sure_network_has_no_variance_and_hardly_changes_what_is_clea
 
 def test_the_settings_name_the_methods_that_are_judged() -> None:
     for size in ("cpu", "paper"):
-        chosen = EXPERIMENTS["vdp-mnist"].sizes[size]
+        chosen = STUDIES["vdp-mnist"].sizes[size]
         assert set(chosen.methods) == {PLAIN, "vi", VI, "vdp", VDP}
         assert {0.0, 0.9, 0.95} <= set(chosen.options["fractions"])
     assert pytest.approx(0.05 / 0.01) == vdp_measures.TESTS

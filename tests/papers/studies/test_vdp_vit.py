@@ -1,10 +1,10 @@
-"""002's vision transformer: verdicts."""
+"""The vision transformer of VDP++: verdicts."""
 
 from typing import Any
 
 import pytest
 
-from leanbayes_papers import EXPERIMENTS, Claim
+from leanbayes_papers import STUDIES, Claim
 from leanbayes_papers.studies import vdp_vit as vit
 from tests.papers.studies.test_vdp_mnist import curve
 from tests.papers.test_experiments import made_up
@@ -29,7 +29,7 @@ def test_verdicts_follow_the_numbers(claim: Claim, good: Any, bad: Any, monkeypa
 
 
 def test_the_network_is_as_small_as_the_settings_say() -> None:
-    size = EXPERIMENTS["vdp-vit"].sizes["smoke"]
+    size = STUDIES["vdp-vit"].sizes["smoke"]
     model = vit._task("digits", None, size.counts, (4, 8, 1, 2)).model()
     assert model.patch_embed.proj.weight.shape == (8, 1, 4, 4)
     assert len(model.blocks) == 1

@@ -1,1 +1,1 @@
-"""One file for each study. A file here that holds an `EXPERIMENT` is found by `leanbayes reproduce`."""
+"""The studies, one in each file. `leanbayes reproduce` finds a new file here by the `Study` that it holds."""

@@ -1,4 +1,4 @@
-"""000, table 1 and figures 3 and 4 on ISIC: a U-Net on skin lesions."""
+"""Abboud et al. 2024, table 1 and figures 3 and 4, on ISIC: a U-Net that segments skin lesions."""
 
 from functools import cache
 from pathlib import Path
@@ -6,22 +6,22 @@ from typing import Any
 
 from leanbayes.lab.data import Task, load_data
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes_papers import cite
 from leanbayes_papers.figures import by_rate
-from leanbayes_papers.inside import exceeds
-from leanbayes_papers.judge import all_of, beats, matches, summary
 from leanbayes_papers.segmentation import (
     LONGER,
-    from_trained,
+    jobs_from_trained,
     pictures,
+    results_with_pictures,
     scenes,
     segmentation_task,
-    shown,
-    trained_and_measured,
+    train_and_segment,
 )
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study
 from leanbayes_papers.training import partials, rates_of
+from leanbayes_papers.verdicts import all_of, beats, exceeds, matches, summary
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _OURS, _FULL = "partial 1 %", "vi from random weights"
 _HELD = "partial 1 %, one draw for a batch, held statistics"
@@ -36,35 +36,41 @@ _METHODS = {
 _IOU = "iou/1"
 
 MATCHES = Claim(
-    "000",
+    cite.ABBOUD,
     "section 3.3, table 1",
     "“Setting only 1% of the network's parameters to Bayesian yields comparable or superior performance to ensembles” "
-    "(ISIC: IoU 0.783 against 0.808, Brier 0.068 against 0.109): an IoU at most 0.025 below, and as good a Brier score",
+    "(ISIC: IoU 0.783 against 0.808, Brier score 0.068 against 0.109). Tested: the IoU is at most 0.025 lower, and the "
+    "Brier score is as good.",
 )
 FULL = Claim(
-    "000",
+    cite.ABBOUD,
     "section 3.3, table 1",
-    "against the fully Bayesian model “our training approach demonstrates significantly better performance” (ISIC: "
-    "IoU 0.783 against 0.675, Brier 0.068 against 0.111)",
+    "Compared with the fully random network “our training approach demonstrates significantly better performance” "
+    "(ISIC: IoU 0.783 against 0.675, Brier score 0.068 against 0.111).",
 )
 WORSE = Claim(
-    "000",
+    cite.ABBOUD,
     "section 3.3, figure 3",
-    "“training a fully Bayesian network results in inferior performance, higher uncertainty, and higher false negative "
-    "rate” than 1 % (entropy; share of the lesions' pixels that is missed)",
+    "“training a fully Bayesian network results in inferior performance, higher uncertainty, and higher false "
+    "negative rate”. Tested: the entropy, and the share of the pixels of lesions that is missed, are higher than "
+    "those of the 1 % network.",
 )
-DECLINE = Claim("000", "table 1, figure 4", "more random weights are worse: IoU 0.783 at 1 %, 0.677 at 20 % (ISIC)")
+DECLINE = Claim(
+    cite.ABBOUD,
+    "table 1, figure 4",
+    "More random weights are worse: on ISIC the IoU is 0.783 at 1 % and 0.677 at 20 %.",
+)
 BORDERS = Claim(
-    "000",
+    cite.ABBOUD,
     "section 3.3, figure 3",
-    "1 % “effectively expresses uncertainty … near borders of ROIs or unclear boundaries of skin lesions”: its entropy "
-    "is higher at the edges of lesions than elsewhere",
+    "The 1 % network “effectively expresses uncertainty … near borders of ROIs or unclear boundaries of skin lesions”. "
+    "Tested: its entropy is higher at the edges of lesions than elsewhere.",
 )
 NORMS = Claim(
-    "ours",
+    cite.OURS,
     "batch norm",
-    "1 % with mirrored draws for the halves of a batch, under its own statistics, beats one draw for the whole batch "
-    "under statistics that are held (NLL, IoU)",
+    "The 1 % network is better (NLL, IoU) when the halves of a batch have mirrored draws and batch norm uses the "
+    "statistics of the batch than when the whole batch has one draw and batch norm uses fixed statistics.",
 )
 
 
@@ -77,10 +83,10 @@ def _task(data: str, folder: Path | None, counts: tuple[int | None, ...], side: 
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     wanted = size.options
     task = _task(job.data, folder, size.counts, wanted["side"], wanted["width"], wanted["depth"])
-    found, _, said = trained_and_measured(job, size, task)
-    lesion = said.truth == 1
-    found["metrics"]["missed"] = ((said.chosen == 0) & lesion).sum().item() / max(lesion.sum().item(), 1)
-    return found
+    result, _, predicted = train_and_segment(job, size, task)
+    lesion = predicted.truth == 1
+    result["metrics"]["missed"] = ((predicted.chosen == 0) & lesion).sum().item() / max(lesion.sum().item(), 1)
+    return result
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
@@ -114,19 +120,19 @@ def _conclude(results: Results, size: Size) -> Outcome:
     figures = {}
     if any(method in rates for method in results.methods()):
         figures["iou"] = by_rate(results, _IOU, rates, "IoU")
-    rows = shown(results, ("ensemble", _OURS, _FULL))
+    rows = results_with_pictures(results, ("ensemble", _OURS, _FULL))
     if rows:
         figures["overlays"] = pictures(rows, 2, against=True)
     return Outcome({"skin lesions": summary(results, measures)}, verdicts, figures)
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "abboud-isic",
-    "000, table 1 and figures 3 and 4: segmentation of skin lesions",
+    "Abboud et al. 2024, table 1 and figures 3 and 4: segmentation of skin lesions",
     (MATCHES, FULL, WORSE, DECLINE, BORDERS, NORMS),
     {
         "smoke": Size(
-            "made-up scenes of 16x16 with two classes, 1 and 2 epochs, a tiny U-Net, an ensemble of 2",
+            "Made-up scenes of 16x16 with two classes, 1 or 2 epochs, a tiny U-Net, an ensemble of 2.",
             0.1,
             ("scenes",),
             (),
@@ -137,11 +143,12 @@ EXPERIMENT = Experiment(
             options={"side": 16, "width": 4, "depth": 1},
         ),
         "cpu": Size(
-            "400 images of ISIC 2017 at 48x48 (000: 2,594 of 2018 at 224x224), tested on 250 that are drawn from the "
-            "training images, a U-Net of 8 to 64 channels (000: 64 to 1024), 8 epochs of the plain network and 8 of "
-            "the variational ones that start from it (000: 50 and 50), no class weights, 1 mirrored draw a step "
-            "(000: 5), fitted prior scales for partial networks; so partial networks and VI have twice the epochs of "
-            "the plain network and of each ensemble member",
+            "400 images of ISIC 2017 at 48x48 (the paper: 2,594 of 2018 at 224x224). The 250 test images are split off "
+            "the training images. The U-Net has 8 to 64 channels (the paper: 64 to 1024). The plain network has 8 "
+            "epochs, and the variational networks that start from it have 8 more (the paper: 50 and 50); so partly "
+            "random networks and VI have twice the epochs of the plain network and of each ensemble member. There are "
+            "no class weights, 1 mirrored draw a step (the paper: 5), and fitted prior scales for partly random "
+            "networks.",
             14,
             ("isic2017",),
             ("isic2017",),
@@ -153,7 +160,7 @@ EXPERIMENT = Experiment(
             options={"side": 48, "width": 8, "depth": 3},
         ),
         "paper": Size(
-            "ISIC 2017's 2,000 training images (000: 2018's 2,594); no class weights",
+            "The 2,000 training images of ISIC 2017 (the paper: 2,594 of 2018). There are no class weights.",
             100_000,
             ("isic2017",),
             ("isic2017",),
@@ -167,5 +174,5 @@ EXPERIMENT = Experiment(
     },
     _run,
     _conclude,
-    from_trained,
+    jobs_from_trained,
 )

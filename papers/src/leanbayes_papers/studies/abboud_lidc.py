@@ -1,4 +1,4 @@
-"""000, table 1, figures 3 and 4 on LIDC-IDRI: a U-Net on nodules that four radiologists have marked, each their way."""
+"""Abboud et al. 2024, table 1 and figures 3 and 4, on LIDC-IDRI: a U-Net on nodules that four radiologists marked."""
 
 from dataclasses import replace
 from functools import cache
@@ -13,62 +13,66 @@ from leanbayes.lab.models import unet
 from leanbayes.lab.recipes import Budget, Trained
 from leanbayes.metrics import generalised_energy_distance, rater_agreement, rater_entropy
 from leanbayes.prediction import predict
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes_papers import cite
 from leanbayes_papers.figures import by_rate, maps
-from leanbayes_papers.judge import all_of, beats, matches, summary, within
-from leanbayes_papers.segmentation import from_trained, measured_by_epochs
+from leanbayes_papers.segmentation import jobs_from_trained, train_and_measure_by_epochs
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict
 from leanbayes_papers.training import partials, rates_of, repeatable
+from leanbayes_papers.verdicts import all_of, beats, matches, summary, within
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _FULL = "vi from random weights"
 _FROM_RANDOM = "vi:pretrain=0,prior=normal,kl_start=0.2,kl_end=0.01"
 _PLAIN = {"deterministic": "deterministic", "ensemble": "ensemble", _FULL: _FROM_RANDOM}
-_SHOWN = 2  # images in the figure
+_SHOWN = 2  # how many images the figure shows
 _OURS, _MOST = "partial 1 %", "partial 80 %"
 _IOU = "iou/1"
-_LEAST = (
-    0.1  # of IoU: a network below it finds no lesions, and Dice, which is 1 where there are none, says nothing of it
-)
+_LEAST_IOU = 0.1
+"""A network below this IoU finds no lesions. Its Dice score, which is 1 for images without any, is meaningless."""
 
 MATCHES = Claim(
-    "000",
+    cite.ABBOUD,
     "section 3.3, table 1",
-    "“Setting only 1% of the network's parameters to Bayesian yields comparable or superior performance to ensembles” "
-    "(Dice, Brier)",
+    "“Setting only 1% of the network's parameters to Bayesian yields comparable or superior performance to ensembles”. "
+    "Tested: Dice and Brier scores.",
 )
 FULL = Claim(
-    "000",
+    cite.ABBOUD,
     "section 3.3, table 1",
-    "against the fully Bayesian model “our training approach demonstrates significantly better performance” (Dice "
-    "0.80 against 0.67)",
+    "Compared with the fully random network “our training approach demonstrates significantly better performance” "
+    "(Dice score 0.80 against 0.67).",
 )
 DECLINE = Claim(
-    "000",
+    cite.ABBOUD,
     "figure 4",
-    "more random weights are worse: the Dice score is lower at 80 % than at 1 %, the Brier score higher",
+    "More random weights are worse: the Dice score is lower at 80 % than at 1 %, and the Brier score is higher.",
 )
-DOUBT = Claim("000", "section 3.3", "1 % has a lower entropy than the fully Bayesian model (0.010 against 0.3)")
+DOUBT = Claim(
+    cite.ABBOUD,
+    "section 3.3",
+    "The 1 % network has a lower entropy than the fully random network (0.010 against 0.3).",
+)
 ALIGNS = Claim(
-    "000",
+    cite.ABBOUD,
     "figure 3",
-    "the model “aligns not only with the ground truth majority vote but also with the uncertainty of the ground truth "
-    "segmentation”: its entropy correlates with that of the raters' votes",
+    "The model “aligns not only with the ground truth majority vote but also with the uncertainty of the ground truth "
+    "segmentation”. Tested: its entropy correlates with the entropy of the raters' votes.",
 )
 
 
 def _smaller(examples: Examples, count: int | None, side: int) -> Examples:
-    """So many of the patches, of each the middle, where the nodule is."""
+    """Return ``count`` of the patches, cut to the middle, where the nodule lies."""
     masks = examples.targets
     assert isinstance(masks, Raters)
     assert isinstance(examples.inputs, Tensor)
-    places = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:count]
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:count]
     start = (examples.inputs.shape[-1] - side) // 2
     middle = slice(start, start + side)
-    images = examples.inputs[places][..., middle, middle].float() / 255
-    fixed = None if masks.fixed is None else masks.fixed[places]
+    images = examples.inputs[order][..., middle, middle].float() / 255
+    fixed = None if masks.fixed is None else masks.fixed[order]
     plan = replace(examples.preparation, size=(side, side))
-    return Examples(images, Raters(masks.masks[places][:, :, middle, middle], fixed), plan)
+    return Examples(images, Raters(masks.masks[order][:, :, middle, middle], fixed), plan)
 
 
 @cache
@@ -76,14 +80,14 @@ def _task(
     data: str, folder: Path | None, counts: tuple[int | None, ...], side: int, width: int, depth: int
 ) -> tuple[Task, Examples]:
     whole: Source = lesions(patients=10, size=16) if data == "lesions" else load_data(data, folder)
-    old = (whole.train, whole.validation, whole.test)
-    train, validation, test = (_smaller(some, count, side) for some, count in zip(old, counts, strict=True))
+    parts = (whole.train, whole.validation, whole.test)
+    train, validation, test = (_smaller(part, count, side) for part, count in zip(parts, counts, strict=True))
     source = Source(data, train, validation, test, test.preparation)
     return replace(source.task("unet"), model=_UNet(width, depth)), test
 
 
 class _UNet:
-    """Makes the network; other processes can be sent it."""
+    """A function that makes the network, and that can be sent to other processes."""
 
     def __init__(self, width: int, depth: int) -> None:
         self.width, self.depth = width, depth
@@ -95,29 +99,30 @@ class _UNet:
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     wanted = size.options
     task, test = _task(job.data, folder, size.counts, wanted["side"], wanted["width"], wanted["depth"])
-    found, trained = measured_by_epochs(job, size, task)
-    return found | _against_raters(trained, test, size, job.seed, found["metrics"])
+    result, trained = train_and_measure_by_epochs(job, size, task)
+    return result | _against_raters(trained, test, size, job.seed, result["metrics"])
 
 
 def _against_raters(
     trained: Trained, test: Examples, size: Size, seed: int, metrics: dict[str, float]
 ) -> dict[str, Any]:
-    """How draws and doubts compare with four raters, over all test images; and pictures of the first few."""
+    """Add to ``metrics`` how draws and uncertainty compare with the raters; return pictures of the first images."""
     assert isinstance(test.targets, Raters)
-    raters, generator, kept = test.targets.by_rater(), torch.Generator().manual_seed(seed), []
+    raters, generator, batches = test.targets.by_rater(), torch.Generator().manual_seed(seed), []
     for start in range(0, length(test), 50):
-        x = torch.stack([test[place][0] for place in range(start, min(start + 50, length(test)))])
+        x = torch.stack([test[index][0] for index in range(start, min(start + 50, length(test)))])
         settings: dict[str, Any] = {"samples": size.samples, "keep_samples": True, "generator": generator}
-        said = predict(repeatable(trained.predictor), x, likelihood=trained.likelihood, **settings)
-        assert said.samples is not None
-        own = raters[:, start : start + len(x)]
-        kept.append((said, generalised_energy_distance(said.samples.argmax(2), own), rater_agreement(said.total, own)))
-    agreement = torch.cat([part[2] for part in kept])
-    metrics["energy distance"] = torch.cat([part[1] for part in kept]).mean().item()
-    known = agreement[~agreement.isnan()]
-    if len(known):
-        metrics["rater agreement"] = known.mean().item()
-    first = kept[0][0]
+        predicted = predict(repeatable(trained.predictor), x, likelihood=trained.likelihood, **settings)
+        assert predicted.samples is not None
+        marked = raters[:, start : start + len(x)]
+        distance = generalised_energy_distance(predicted.samples.argmax(2), marked)
+        batches.append((predicted, distance, rater_agreement(predicted.total, marked)))
+    agreement = torch.cat([batch[2] for batch in batches])
+    metrics["energy distance"] = torch.cat([batch[1] for batch in batches]).mean().item()
+    defined = agreement[~agreement.isnan()]
+    if len(defined):
+        metrics["rater agreement"] = defined.mean().item()
+    first = batches[0][0]
     return {
         "predicted": first.mean[:_SHOWN, 1].tolist(),
         "entropy": first.total[:_SHOWN].tolist(),
@@ -135,15 +140,14 @@ _COMPARED = {
 
 
 def _of_networks_that_see(verdict: Verdict, results: Results) -> Verdict:
-    """As it is, unless one of the networks that are compared finds no lesions."""
-    found = {name: list(results.column(_IOU, name).values()) for name in _COMPARED[verdict.claim]}
-    blind = {name: sum(some) / len(some) for name, some in found.items() if some and sum(some) / len(some) < _LEAST}
+    """Return the verdict, unless one of the networks that it compares finds no lesions."""
+    columns = {name: list(results.column(_IOU, name).values()) for name in _COMPARED[verdict.claim]}
+    means = {name: sum(values) / len(values) for name, values in columns.items() if values}
+    blind = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if mean < _LEAST_IOU)
     if not blind:
         return verdict
-    told = ", ".join(f"{name} {mean:.3f}" for name, mean in blind.items())
-    return Verdict(
-        verdict.claim, "not testable here", f"networks that find no lesions tell nothing: their IoU is {told}"
-    )
+    why = f"a network that finds no lesions is no comparison: the IoU is {blind}"
+    return Verdict(verdict.claim, "not testable here", why)
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
@@ -168,9 +172,9 @@ def _conclude(results: Results, size: Size) -> Outcome:
         within(ALIGNS, list(results.column("rater agreement", _OURS).values()), 0.1, 1.0, "mean correlation"),
     ]
     rates = rates_of(size)
-    known = {name: rate for name, rate in rates.items() if name in results.methods()}
-    drawn = {"dice": "Dice score", "brier": "Brier score", "entropy": "entropy, nats"} if known else {}
-    figures = {measure: by_rate(results, measure, known, label) for measure, label in drawn.items()}
+    finished = {name: rate for name, rate in rates.items() if name in results.methods()}
+    labels = {"dice": "Dice score", "brier": "Brier score", "entropy": "entropy, nats"} if finished else {}
+    figures = {measure: by_rate(results, measure, finished, label) for measure, label in labels.items()}
     rows = {name: results.first(name) for name in ("ensemble", _OURS, _FULL)}
     shown = {name: row for name, row in rows.items() if row is not None}
     for number in range(_SHOWN if shown else 0):
@@ -182,13 +186,13 @@ def _conclude(results: Results, size: Size) -> Outcome:
     return Outcome(tables, [_of_networks_that_see(verdict, results) for verdict in verdicts], figures)
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "abboud-lidc",
-    "000, table 1 and figures 3 and 4 on LIDC-IDRI with four raters",
+    "Abboud et al. 2024, table 1 and figures 3 and 4, on LIDC-IDRI: segmentation of nodules with four raters",
     (MATCHES, FULL, DECLINE, DOUBT, ALIGNS),
     {
         "smoke": Size(
-            "made-up lesions of 16x16, 10 patients, 2 and 4 epochs, a tiny U-Net, an ensemble of 2",
+            "Made-up lesions of 16x16 in 10 patients, 2 or 4 epochs, a tiny U-Net, an ensemble of 2.",
             0.1,
             ("lesions",),
             (),
@@ -199,11 +203,11 @@ EXPERIMENT = Experiment(
             options={"side": 16, "width": 4, "depth": 1},
         ),
         "cpu": Size(
-            "the middle 48x48 pixels of 800 patches in one of four folds (000: 11,322 of 128x128), a U-Net of 8 to 64 "
-            "channels (000: 64 to 1024), 8 epochs of the plain network and 8 of the variational ones that start from "
-            "it (000: 50 and 50), no class weights, 1 mirrored draw a step (000: 5), fitted prior scales for "
-            "partial networks; so partial networks and VI have twice the epochs of the plain network and of each "
-            "ensemble member",
+            "The middle 48x48 pixels of 800 patches in one of four folds (the paper: 11,322 patches of 128x128). The "
+            "U-Net has 8 to 64 channels (the paper: 64 to 1024). The plain network has 8 epochs, and the variational "
+            "networks that start from it have 8 more (the paper: 50 and 50); so partly random networks and VI have "
+            "twice the epochs of the plain network and of each ensemble member. There are no class weights, 1 mirrored "
+            "draw a step (the paper: 5), and fitted prior scales for partly random networks.",
             15,
             ("lidc",),
             ("lidc",),
@@ -215,7 +219,7 @@ EXPERIMENT = Experiment(
             options={"side": 48, "width": 8, "depth": 3},
         ),
         "paper": Size(
-            "one of four folds; no class weights",
+            "One of four folds. There are no class weights.",
             200_000,
             ("lidc",),
             ("lidc",),
@@ -229,5 +233,5 @@ EXPERIMENT = Experiment(
     },
     _run,
     _conclude,
-    from_trained,
+    jobs_from_trained,
 )

@@ -1,4 +1,4 @@
-"""Combinations that no paper has: few random weights without samples, inside a sparse network, or with Radial noise."""
+"""Combinations that no paper has: few random weights without draws, inside a sparse network, or with Radial noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +16,13 @@ from leanbayes.lab.recipes.partial import Partial
 from leanbayes.lab.recipes.radial import RadialRecipe
 from leanbayes.lab.recipes.rigl import RigL
 from leanbayes.subspace import Subspace
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size
-from leanbayes_papers.judge import all_of, beats, matches, summary
+from leanbayes_papers import cite
 from leanbayes_papers.studies.pareto import task_with_unseen
-from leanbayes_papers.training import judged, train
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study
+from leanbayes_papers.training import measure_test, train
+from leanbayes_papers.verdicts import all_of, beats, matches, summary
 
-__all__ = ["EXPERIMENT", "RadialPartial", "SparsePartial"]
+__all__ = ["STUDY", "RadialPartial", "SparsePartial"]
 
 _OOD = "ood/unseen/auroc"
 _QUALITY = ("nll", "brier", "ece", _OOD)
@@ -35,61 +36,61 @@ _PARENTS = {
     _ALL_RADIAL: "radial",
 }
 
-_OF = "(NLL, Brier, ECE, out-of-distribution AUROC)"
-ONE_PASS_1 = Claim(
-    "ours", "combined", f"with 1 % of the weights random, one pass of moments matches 16 samples and 32 {_OF}"
-)
-ONE_PASS_10 = Claim(
-    "ours", "combined", f"with 10 % of the weights random, one pass of moments matches 16 samples and 32 {_OF}"
-)
+_OF = "(NLL, Brier score, ECE, out-of-distribution AUROC)."
+ONE_PASS_1 = Claim(cite.OURS, "combined", f"In the 1 % network, one pass of moments matches 16 and 32 draws {_OF}")
+ONE_PASS_10 = Claim(cite.OURS, "combined", f"In the 10 % network, one pass of moments matches 16 and 32 draws {_OF}")
 SPARSE_ALL = Claim(
-    "ours", "combined", f"in a sparse network, 10 % of what is stored random matches all of it random (SSVI) {_OF}"
+    cite.OURS,
+    "combined",
+    f"In a sparse network, 10 % random among the stored weights match all of them random (SSVI) {_OF}",
 )
 SPARSE_DENSE = Claim(
-    "ours", "combined", f"10 % of a sparse network's weights random matches 10 % of a dense one's {_OF}"
+    cite.OURS, "combined", f"10 % random weights in a sparse network match 10 % random weights in a dense one {_OF}"
 )
-SPARSE_PLAIN = Claim("ours", "combined", "10 % random weights make a sparse network better than it is without (NLL)")
-RADIAL_ALL = Claim("ours", "combined", f"Radial noise in 1 % of the weights matches Radial noise in all {_OF}")
-RADIAL_NORMAL = Claim("ours", "combined", f"in 1 % of the weights, Radial noise matches Normal noise {_OF}")
+SPARSE_PLAIN = Claim(cite.OURS, "combined", "10 % random weights improve the NLL of a sparse network.")
+RADIAL_ALL = Claim(
+    cite.OURS, "combined", f"Radial noise in 1 % of the weights matches Radial noise in all of them {_OF}"
+)
+RADIAL_NORMAL = Claim(cite.OURS, "combined", f"In 1 % of the weights, Radial noise matches Normal noise {_OF}")
 
 
 @dataclass(frozen=True)
 class RadialPartial(RadialRecipe):
-    """Radial noise in the most sensitive weights."""
+    """A recipe with Radial noise in the most sensitive weights."""
 
     name = "radial partial"
-    rate: float = option(0.01, "share of the weights that is random")
+    rate: float = option(0.01, "The share of the weights that is random.")
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
-        """As `Partial`."""
+        """Choose the weights as `Partial` does."""
         return Partial(rate=self.rate).subspace(model, task, run)
 
 
 @dataclass(frozen=True)
 class SparsePartial(Recipe):
-    """A subnetwork of a subnetwork: a sparse network whose weights move, then a part of those that are there is random.
+    """A recipe for a subnetwork of a subnetwork: a part of the weights of a sparse network is random.
 
-    A part cannot move, so the sparse network is trained first, for half of the epochs, as RigL.
+    A random part cannot move. So RigL first trains the sparse network, whose weights do move, for half of the epochs.
     """
 
     name = "sparse partial"
-    rate: float = option(0.1, "share of the stored weights that is random")
-    density: float = option(0.2, "share of the weights that is stored")
-    pretrain: float = option(0.5, "share of the epochs for the sparse network")
+    rate: float = option(0.1, "The share of the stored weights that is random.")
+    density: float = option(0.2, "The share of the weights that is stored.")
+    pretrain: float = option(0.5, "The share of the epochs in which RigL trains the sparse network.")
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """RigL, the choice of weights, and the ELBO."""
-        first, rest = (
+        """Train with RigL, choose the weights, and train with the ELBO."""
+        sparse, bayesian = (
             replace(run, budget=replace(run.budget, epochs=epochs), seconds=0.0) for epochs in run.share(self.pretrain)
         )
-        model = RigL(density=self.density).train(task, first)
-        bnn = Partial(rate=self.rate, pretrain=0.0).train(replace(task, model=lambda: model), rest)
-        run.seconds += first.seconds + rest.seconds
+        model = RigL(density=self.density).train(task, sparse)
+        bnn = Partial(rate=self.rate, pretrain=0.0).train(replace(task, model=lambda: model), bayesian)
+        run.seconds += sparse.seconds + bayesian.seconds
         return bnn
 
 
 def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
-    """The parents, and their combinations: "sparse" and "radial"."""
+    """Return the jobs of the parents and of their combinations, whose variants are "sparse" and "radial"."""
     (data,), density = size.data, size.options["density"]
     parents = dict(size.methods) | {_SSVI: f"ssvi:density={density}", _RIGL: f"rigl:density={density}"}
     jobs = []
@@ -111,27 +112,27 @@ def _recipe(job: Job, size: Size) -> Recipe:
 
 
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
-    """Partial networks predict in three ways: with samples, with more of them, and in one pass."""
+    """Train a job. A partly random network predicts in three ways: with draws, with more draws, and in one pass."""
     task = task_with_unseen(job.data, folder, size.counts, size.options["model"])
     trained, _ = train(job, size, task, _recipe(job, size))
-    metrics = judged(trained, size, task, job.seed) | {"random": count_parameters(trained.predictor).scales}
+    metrics = measure_test(trained, size, task, job.seed) | {"random": count_parameters(trained.predictor).scales}
     net, more = trained.predictor, size.options["more"]
     if isinstance(net, Bayesian) and job.spec.startswith("partial"):
-        found = judged(trained, replace(size, samples=more), task, job.seed)
-        metrics |= {f"{m}@{more} draws": found[m] for m in _QUALITY}
+        with_more = measure_test(trained, replace(size, samples=more), task, job.seed)
+        metrics |= {f"{m}@{more} draws": with_more[m] for m in _QUALITY}
         net.propagate = "moments"
-        found = judged(trained, size, task, job.seed)
-        metrics |= {f"{m}@moments": found[m] for m in _QUALITY}
+        in_one_pass = measure_test(trained, size, task, job.seed)
+        metrics |= {f"{m}@moments": in_one_pass[m] for m in _QUALITY}
     return {"metrics": metrics, "seconds": {"train": trained.seconds}}
 
 
 def _one_pass(results: Results, claim: Claim, method: str, more: int) -> Any:
-    """Ways of predicting with the same networks, as if they were methods."""
+    """Compare the ways of predicting with the same networks, as if they were methods."""
     ways = {"samples": "", f"{more} samples": f"@{more} draws", "one pass": "@moments"}
     apart = Results(
         [
             (replace(job, method=way), {"metrics": {m: result["metrics"][m + suffix] for m in _QUALITY}})
-            for job, result in results.found
+            for job, result in results.runs
             if job.method == method
             for way, suffix in ways.items()
         ]
@@ -177,13 +178,13 @@ def _size(scaled: str, minutes: float, **settings: Any) -> Size:
     return Size(scaled, minutes, **(chosen | settings))
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "combined",
-    "beyond the papers: one pass against samples, a random part of a sparse network, a part with Radial noise",
+    "Beyond the papers: one pass against draws, a random part of a sparse network, a random part with Radial noise",
     (ONE_PASS_1, ONE_PASS_10, SPARSE_ALL, SPARSE_DENSE, SPARSE_PLAIN, RADIAL_ALL, RADIAL_NORMAL),
     {
         "smoke": _size(
-            "8x8 digits for Fashion-MNIST, their negatives for MNIST, 120 images, 2 epochs, LeNet 300-100",
+            "120 digits of 8x8 replace Fashion-MNIST, and their negatives MNIST; 2 epochs, LeNet 300-100.",
             0.1,
             data=("digits",),
             needs=(),
@@ -195,13 +196,13 @@ EXPERIMENT = Experiment(
             options={"model": "lenet300", "density": 0.2, "more": 8},
         ),
         "cpu": _size(
-            "a LeNet-5 on 2,000 images of Fashion-MNIST, 20 epochs in all for each network",
+            "A LeNet-5 on 2,000 images of Fashion-MNIST; each network has 20 epochs in all.",
             9,
             budget=Budget(epochs=20, batch_size=64, lr=2e-3, schedule="cosine"),
             counts=(2000, 500, 1500),
         ),
         "paper": _size(
-            "nothing of ours: a LeNet-5 on all of Fashion-MNIST, 60 epochs in all for each network",
+            "Nothing is scaled down: a LeNet-5 on all of Fashion-MNIST; each network has 60 epochs in all.",
             500,
             budget=Budget(epochs=60, batch_size=64, lr=2e-3, schedule="cosine"),
         ),

@@ -1,4 +1,4 @@
-"""How much should the KL weigh, and how large should scales be at first, so that few random weights say something?"""
+"""How much should the KL weigh, and how large should scales be at first, so that few random weights are informative?"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +8,13 @@ import torch
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict
-from leanbayes_papers.judge import all_of, beats, matches, summary
+from leanbayes_papers import cite
 from leanbayes_papers.studies.pareto import task_with_unseen
-from leanbayes_papers.training import measured
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict
+from leanbayes_papers.training import train_and_measure
+from leanbayes_papers.verdicts import all_of, beats, matches, summary
 
-__all__ = ["EXPERIMENT", "median_scale"]
+__all__ = ["STUDY", "median_scale"]
 
 _RECIPES = {"partial 1 %": "partial", "last layer": "layers", "vi": "vi", "vdp": "vdp"}
 _OURS = {name: f"{recipe}:kl_end=none" for name, recipe in _RECIPES.items()}
@@ -22,59 +23,62 @@ _SCALES = {f"partial 1 %, σ from {scale:g}": f"partial:init_scale={scale}" for 
 _METHODS = {"deterministic": "deterministic"} | _OURS | _LIGHT | _SCALES
 _OOD = "ood/unseen/auroc"
 
-Judge = Callable[..., Verdict]
+Compare = Callable[..., Verdict]
 
-_WEIGHED = "weighed by min(1, n/k), for n examples and k random weights,"
-CALIBRATED = Claim("ours", "KL weight", f"{_WEIGHED} the KL makes networks better calibrated than by 0.01 (ECE)")
-AS_GOOD = Claim("ours", "KL weight", f"{_WEIGHED} the KL makes networks no worse than by 0.01 (NLL)")
+_WEIGHED = "With the KL weight min(1, n/k) for n examples and k random weights, networks"
+CALIBRATED = Claim(cite.OURS, "KL weight", f"{_WEIGHED} are better calibrated than with 0.01 (ECE).")
+AS_GOOD = Claim(cite.OURS, "KL weight", f"{_WEIGHED} are no worse than with 0.01 (NLL).")
 UNSEEN = Claim(
-    "ours", "KL weight", f"{_WEIGHED} unseen images are told better than by 0.01 (out-of-distribution AUROC)"
+    cite.OURS, "KL weight", f"{_WEIGHED} detect unseen images better than with 0.01 (out-of-distribution AUROC)."
 )
-START = Claim("ours", "KL weight", "for 1 %, scales that start at 0.01 are no worse than from 0.001 or 0.1 (NLL)")
+START = Claim(
+    cite.OURS, "KL weight", "In the 1 % network, scales that start at 0.01 are no worse than at 0.001 or 0.1 (NLL)."
+)
 
 
 def median_scale(bnn: Bayesian) -> float:
-    """The standard deviation that half of the random weights exceed."""
+    """Return the median of the standard deviations of the random weights."""
     variances = [weight.random_variance().detach().flatten() for weight in bnn.weights().values()]
     return float(torch.cat(variances).sqrt().median())
 
 
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     task = task_with_unseen(job.data, folder, size.counts, size.options["models"][job.data])
-    found, trained = measured(job, size, task)
+    result, trained = train_and_measure(job, size, task)
     if isinstance(trained.predictor, Bayesian):
-        found["metrics"]["median σ"] = median_scale(trained.predictor)
-    return found
+        result["metrics"]["median σ"] = median_scale(trained.predictor)
+    return result
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
-    """Each method on each data set by its seeds: two data sets are too few to speak of others."""
+    """Judge each method on each data set over its seeds, because two data sets are too few to generalise to others."""
     pairs = [(name, f"{name}, KL 0.01") for name in _OURS if name in size.methods]
     starts = [("partial 1 %", name) for name in _SCALES if name in size.methods]
 
-    def judged(judge: Judge, claim: Claim, measure: str, some: list[tuple[str, str]]) -> Verdict:
-        tests = len(some) * len(size.data)
+    def verdict(compare: Compare, claim: Claim, measure: str, methods: list[tuple[str, str]]) -> Verdict:
+        tests = len(methods) * len(size.data)
         return all_of(
-            claim, [judge(results, claim, measure, a, b, tests=tests, data=data) for data in size.data for a, b in some]
+            claim,
+            [compare(results, claim, measure, a, b, tests=tests, data=data) for data in size.data for a, b in methods],
         )
 
     verdicts = [
-        judged(beats, CALIBRATED, "ece", pairs),
-        judged(matches, AS_GOOD, "nll", pairs),
-        judged(beats, UNSEEN, _OOD, pairs),
-        judged(matches, START, "nll", starts),
+        verdict(beats, CALIBRATED, "ece", pairs),
+        verdict(matches, AS_GOOD, "nll", pairs),
+        verdict(beats, UNSEEN, _OOD, pairs),
+        verdict(matches, START, "nll", starts),
     ]
     measures = ("nll", "ece", "brier", "accuracy", _OOD, "entropy", "median σ", "random")
     return Outcome({data: summary(results, measures, data) for data in size.data}, verdicts)
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "kl-weight",
-    "the weight of the KL and the first size of scales, for few random weights and for all",
+    "Beyond the papers: the weight of the KL and the initial scale, for few random weights and for all",
     (CALIBRATED, AS_GOOD, UNSEEN, START),
     {
         "smoke": Size(
-            "8x8 digits, 200 images, 2 epochs, 1 % only",
+            "200 digits of 8x8, 2 epochs, only the 1 % network.",
             0.1,
             ("digits",),
             (),
@@ -86,8 +90,8 @@ EXPERIMENT = Experiment(
             options={"models": {"digits": "mlp"}},
         ),
         "cpu": Size(
-            "nothing of ours: a LeNet-5 on 2,000 images of Fashion-MNIST and a LeNet 300-100 on as many of MNIST, 20 "
-            "epochs in all; the rule was chosen on other images (for validation) and other seeds (10 to 13)",
+            "A LeNet-5 on 2,000 images of Fashion-MNIST and a LeNet 300-100 on as many of MNIST; each network has 20 "
+            "epochs in all. The rule was chosen on other images (for validation) and with other seeds (10 to 13).",
             10,
             ("fashion-mnist", "mnist"),
             ("fashion-mnist", "mnist"),
@@ -99,7 +103,7 @@ EXPERIMENT = Experiment(
             options={"models": {"fashion-mnist": "lenet5", "mnist": "lenet300"}},
         ),
         "paper": Size(
-            "nothing of ours: the same networks on all images, 60 epochs",
+            "Nothing is scaled down: the same networks on all images, 60 epochs.",
             2000,
             ("fashion-mnist", "mnist"),
             ("fashion-mnist", "mnist"),

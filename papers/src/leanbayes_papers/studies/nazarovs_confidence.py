@@ -1,4 +1,4 @@
-"""003, figures 7 and 8, table 2: accuracy and size of confidence sets, with few and many draws for the KL."""
+"""Nazarovs et al. 2021, figures 7 and 8, table 2: accuracy and size of confidence sets, with few and many KL draws."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,81 +17,83 @@ from leanbayes.lab.recipes import Budget
 from leanbayes.likelihood import Categorical
 from leanbayes.metrics import accuracy, calibration_error, confidence_set, nll
 from leanbayes.prediction import predict
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict, every_job
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.judge import all_of, beats, matches, summary, within
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict, every_job
 from leanbayes_papers.training import digit_images, repeatable, small_task, train
+from leanbayes_papers.verdicts import all_of, beats, matches, summary, within
 
-__all__ = ["EXPERIMENT", "volumes"]
+__all__ = ["STUDY", "volumes"]
 
-_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.99)  # the last for 003's 1, which no mean of draws reaches
+_THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.99)  # the last replaces the paper's 1, which no mean of draws reaches
 _SURE = 0.75
 _VOLUMES = "volumes"
 _PLAIN, _FEW, _MANY = "deterministic", "radial, M = 1", "radial, M = 100"
 _NORMAL, _RADIAL = "normal, true ELBO", "radial, true ELBO"
-_BARE = "pretrain=0,kl_start=1,kl_end=1"  # the true ELBO, from random weights
+_BARE = "pretrain=0,kl_start=1,kl_end=1"  # the unweighted ELBO, from random weights
 _HELPED, _HELPED_MORE = "kl_start=0.1,kl_end=0.1", "kl_start=0.005,kl_end=0.005,init_scale=0.1,scale_lr=0.002"
 
 HIGHER = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.2, figure 8 left",
     "“training with 100 MC iterations, consistently provides higher accuracy for the entire range of confidences” "
-    "than 1",
+    "than training with 1.",
 )
 STEADIER = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.2, figure 8 left",
-    "“with 1 MC iteration, accuracy has higher variance for the non-confident set”: where confidence is at least 0.5, "
-    "a replication is farther from the median of all than with 100",
+    "“with 1 MC iteration, accuracy has higher variance for the non-confident set”. Tested: among inputs with a "
+    "confidence of at least 0.5, a replication is farther from the median of all replications than with 100.",
 )
 SURER = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.2, figure 7 left",
     "“We expect that the model has a higher accuracy for those samples where it is highly confident. This is indeed "
-    "the case”: at 0.9 against all inputs",
+    "the case”. Tested: the accuracy at a confidence of at least 0.9 is above that on all inputs.",
 )
 SURE = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.2, figure 7 right",
-    "“Bayesian model is at least 75% confident on 85%–95% of data”: on no less",
+    "“Bayesian model is at least 75% confident on 85%–95% of data”. Tested: on at least 85 %.",
 )
 DROP = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.2, figure 7 left",
     "“the drop in performance for a number of widely used architectures is not that significant even when the model is "
-    "not confident”: within 2 points of the plain network's accuracy on all inputs",
+    "not confident”. Tested: the accuracy on all inputs is within 2 points of that of the plain network.",
 )
 GAUSSIAN = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5, setup",
     "“Gaussian-approximate posteriors do not perform well in high-dimensional settings … we were not able to train any "
     "models with a standard Gaussian assumption without any ad-hoc fixes such as pretraining, burn-in, or "
-    "KL-reweighting”: Radial is the more accurate without them",
+    "KL-reweighting”. Tested: without such fixes the Radial posterior is more accurate than the Gaussian.",
 )
 TABLE = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.3, table 2",
-    "“for every confidence threshold, training with 100 MC iterations provides higher accuracy on average”: volumes",
+    "“for every confidence threshold, training with 100 MC iterations provides higher accuracy on average”. Tested on "
+    "made-up volumes.",
 )
 SIMILAR = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.3, figure 8 right",
-    "“on average, the size of the ‘confident set’ of the two models is similar”: volumes, mean over thresholds, "
-    "within 0.02",
+    "“on average, the size of the ‘confident set’ of the two models is similar”. Tested on made-up volumes: "
+    "the mean over thresholds differs by at most 0.02.",
 )
 NARROWER = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.3, figure 8 right",
-    "“the variance is significantly smaller when we use a larger number of MC iterations”: of that size, the distance "
-    "of a replication from the median of all",
+    "“the variance is significantly smaller when we use a larger number of MC iterations”. Tested on made-up "
+    "volumes: the size of a replication is nearer to the median of all replications.",
 )
 
 
 def volumes(count: int, side: int, seed: int) -> TensorDataset:
-    """Noisy volumes (count, 1, side, side, side) with a bright ball; of every other subject it is larger.
+    """Return noisy volumes (count, 1, side, side, side) with a bright ball, which is larger in the second class.
 
-    With half a side as 1 its radius is N(0.4, 0.05²), and N(0.475, 0.05²) for the second class: who knows it is right
-    in Φ(0.75) = 77 % of all cases.
+    With half a side as the unit, the radius is N(0.4, 0.05²) in the first class and N(0.475, 0.05²) in the second. A
+    classifier that knew the radius would be right in Φ(0.75) = 77 % of all cases.
     """
     random = torch.Generator().manual_seed(seed)
     classes = torch.arange(count) % 2
@@ -112,14 +114,13 @@ def _task(
     if data != _VOLUMES:
         source = digit_images() if data == "digits" else load_data(data, folder)
         return small_task(source, counts, model)
-    learn, choose, judge = (volumes(count or 0, side, seed) for seed, count in enumerate(counts))
-    return Task(
-        _VOLUMES, learn, choose, judge, partial(encoder3d, 1, 2, widths=widths), Categorical(), ("small", "large")
-    )
+    train_set, validation_set, test_set = (volumes(count or 0, side, seed) for seed, count in enumerate(counts))
+    encoder = partial(encoder3d, 1, 2, widths=widths)
+    return Task(_VOLUMES, train_set, validation_set, test_set, encoder, Categorical(), ("small", "large"))
 
 
 def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
-    """All on images, on volumes those that the claims compare; epochs and options of the Radial ones by data."""
+    """Return every method on images, and on volumes only those that the claims compare."""
     jobs = []
     for job in every_job(size, seeds):
         if job.data != _VOLUMES or job.method in (_PLAIN, _FEW, _MANY):
@@ -136,20 +137,20 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     trained, _ = train(job, replace(size, budget=budget), task)
     x, y = task.test[:]
     generator = torch.Generator().manual_seed(job.seed)
-    said = predict(
+    mean = predict(
         repeatable(trained.predictor), x, likelihood=trained.likelihood, samples=size.samples, generator=generator
     ).mean
-    return {"metrics": _measures(said, y), "seconds": {"train": trained.seconds}}
+    return {"metrics": _measures(mean, y), "seconds": {"train": trained.seconds}}
 
 
-def _measures(said: Tensor, y: Tensor) -> dict[str, float]:
-    """Of mean probabilities: quality on all, and accuracy and size of the set above each threshold."""
-    found = {"accuracy": accuracy(said, y), "nll": nll(said, y), "ece": calibration_error(said, y)}
-    metrics = {name: value.item() for name, value in found.items()}
+def _measures(mean: Tensor, y: Tensor) -> dict[str, float]:
+    """Return the quality of mean probabilities, and accuracy and size of the set above each confidence threshold."""
+    quality = {"accuracy": accuracy(mean, y), "nll": nll(mean, y), "ece": calibration_error(mean, y)}
+    metrics = {name: value.item() for name, value in quality.items()}
     for threshold in (*_THRESHOLDS, _SURE):
-        right, share = confidence_set(said, y, threshold)
+        right, share = confidence_set(mean, y, threshold)
         metrics[f"size@{threshold:g}"] = share.item()
-        if share > 0:  # nobody is right or wrong in an empty set
+        if share > 0:  # an empty set has no accuracy
             metrics[f"accuracy@{threshold:g}"] = right.item()
     metrics["size"] = sum(metrics[f"size@{t:g}"] for t in _THRESHOLDS) / len(_THRESHOLDS)
     return metrics
@@ -190,27 +191,27 @@ def _everywhere(results: Results, claim: Claim, data: str) -> Verdict:
 
 
 def _nearer(results: Results, claim: Claim, measure: str, data: str, margin: float) -> Verdict:
-    """Variances compared as Brown and Forsythe do, by distances from the median."""
-    found = []
+    """Compare variances by distances from the median, as Brown and Forsythe do."""
+    distances = []
     for method in (_FEW, _MANY):
         column = results.column(measure, method, data)
         for (name, seed), value in column.items():
             distance = abs(value - median(column.values()))
-            found.append((Job(method, "radial", name, seed), {"metrics": {"distance": distance}}))
-    return beats(Results(found), claim, "distance", _MANY, _FEW, direction="low", margin=margin)
+            distances.append((Job(method, "radial", name, seed), {"metrics": {"distance": distance}}))
+    return beats(Results(distances), claim, "distance", _MANY, _FEW, direction="low", margin=margin)
 
 
 def _surer(results: Results, data: str) -> Verdict:
-    found = Results(
+    sets_as_methods = Results(
         [
             (Job(name, job.spec, job.data, job.seed), {"metrics": {"accuracy": result["metrics"][measure]}})
-            for job, result in results.found
+            for job, result in results.runs
             if job.method == _MANY and job.data == data
             for name, measure in (("confident", "accuracy@0.9"), ("all", "accuracy"))
             if measure in result["metrics"]
         ]
     )
-    return beats(found, SURER, "accuracy", "confident", "all")
+    return beats(sets_as_methods, SURER, "accuracy", "confident", "all")
 
 
 def _series(results: Results, what: str, data: str) -> dict[str, dict[float, list[float]]]:
@@ -222,19 +223,19 @@ def _series(results: Results, what: str, data: str) -> dict[str, dict[float, lis
 
 
 def _methods(draws: Sequence[int]) -> dict[str, str]:
-    """The plain network, Radial ones by draws, and both posteriors without any help."""
+    """Return the plain network, Radial networks by number of draws, and both posteriors with the unweighted ELBO."""
     radial = {f"radial, M = {m}": f"radial:prior=normal,kl_draws={m}" for m in draws}
     bare = {_NORMAL: f"vi:prior=normal,{_BARE}", _RADIAL: f"radial:prior=normal,{_BARE}"}
     return {_PLAIN: "deterministic", **radial, **bare}
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "nazarovs-confidence",
-    "003, figures 7 and 8, table 2: confidence sets with 1 and with 100 draws for the KL, images and volumes",
+    "Nazarovs et al. 2021, figures 7 and 8, table 2: confidence sets with 1 and 100 KL draws, on images and volumes",
     (HIGHER, STEADIER, SURER, SURE, DROP, GAUSSIAN, TABLE, SIMILAR, NARROWER),
     {
         "smoke": Size(
-            "8x8 digits and 40 made-up volumes of 12x12x12, 2 epochs",
+            "Digits of 8x8 and 40 made-up volumes of 12x12x12, 2 epochs.",
             0.1,
             ("digits", _VOLUMES),
             (),
@@ -254,10 +255,11 @@ EXPERIMENT = Experiment(
             },
         ),
         "cpu": Size(
-            "LeNet-5 on 3,000 images of Fashion-MNIST, half of 8 epochs for a plain start and a KL weight of 0.1 but "
-            "for the true ELBO (figures 7 and 8: ResNets and DenseNets on CIFAR-10, 100 epochs); 300 made-up volumes "
-            "of 12x12x12, a quarter of the encoder's width, a KL weight of 0.005, half of 20 epochs for a plain start "
-            "(table 2: 300 brains of 105x127x105)",
+            "Images: a LeNet-5 on 3,000 images of Fashion-MNIST; half of 8 epochs train a plain network to start "
+            "from, and the KL weight is 0.1, except for the methods with the true ELBO (figures 7 and 8 of the paper: "
+            "ResNets and DenseNets on CIFAR-10, 100 epochs). Volumes: 300 made-up volumes of 12x12x12, a quarter of "
+            "the encoder's width, a KL weight of 0.005; half of 20 epochs train a plain network to start from (table "
+            "2 of the paper: 300 brains of 105x127x105).",
             10,
             ("fashion-mnist", _VOLUMES),
             ("fashion-mnist",),
@@ -277,8 +279,8 @@ EXPERIMENT = Experiment(
             },
         ),
         "paper": Size(
-            "no augmentation, predictions by 16 draws, thresholds of 0.99 for 1; made-up volumes of 105x105x105 for "
-            "the brains of table 2, which may not be passed on",
+            "There is no augmentation, predictions average 16 draws, and the threshold 0.99 replaces 1. Made-up "
+            "volumes of 105x105x105 replace the brains of table 2, which may not be redistributed.",
             300_000,
             ("cifar10", _VOLUMES),
             ("cifar10",),

@@ -1,4 +1,4 @@
-"""003, figures 1, 2 and 6: error of a Monte Carlo KL by draws and scale, and the graph that it leaves behind."""
+"""Nazarovs et al. 2021, figures 1, 2 and 6: error of a Monte Carlo KL by draws and scale, and size of its graph."""
 
 import math
 import time
@@ -17,18 +17,19 @@ from leanbayes.kl import MonteCarlo
 from leanbayes.lab.models import model_named
 from leanbayes.lab.recipes import Budget
 from leanbayes.posteriors import Normal, RandomWeight
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.judge import all_of, beats, summary, within
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict
+from leanbayes_papers.verdicts import all_of, beats, summary, within
 
-__all__ = ["EXPERIMENT", "graph_size", "kept_bytes", "known_deviation"]
+__all__ = ["STUDY", "graph_size", "kept_bytes", "known_deviation"]
 
-_MEAN = 0.5  # of the one weight
+_MEAN = 0.5  # the mean of the one weight
 _PRIOR = NormalLaw(0.0, 1.0)
-_MORE = 10  # times as many sampled estimates, which are the cheapest, and tell scales apart
+_MORE = 10  # the cheap sampled estimates are repeated more often, to resolve the differences between scales
 _DIRECT, _ACCUMULATED, _SAMPLED = "direct", "accumulated statistics", "sampled statistics"
 _OURS = (_ACCUMULATED, _SAMPLED)
-_WAYS = dict.fromkeys((_DIRECT, *_OURS), "vi")  # nothing is trained: a method is a way to the KL
+_WAYS = dict.fromkeys((_DIRECT, *_OURS), "vi")  # nothing is trained; a method is a way to estimate the KL
 _OPTIONS: dict[str, dict[str, Any]] = {
     _DIRECT: {"direct": True},
     _ACCUMULATED: {"statistics": "accumulated"},
@@ -36,45 +37,45 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 FALLS = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 1, eq. 3",
-    "Monte Carlo sampling “gives an unbiased estimator with variance O(1/M)”: from the fewest draws to the most the "
-    "error falls as M to the power -0.5 (-0.55 to -0.45)",
+    "Monte Carlo sampling “gives an unbiased estimator with variance O(1/M)”. Tested: from the fewest draws to the "
+    "most, the error falls as M to the power -0.5 (from -0.55 to -0.45).",
 )
 SMALLER = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 1, figure 2 left",
-    "“decreasing the variance of the posterior distribution indeed reduces the variance of an estimator”: one weight "
-    "from N(0.5, σ²) with the prior N(0, 1), each σ against the next larger one",
+    "“decreasing the variance of the posterior distribution indeed reduces the variance of an estimator”. Tested: "
+    "one weight from N(0.5, σ²) with the prior N(0, 1) has a smaller error for each σ than for the next larger one.",
 )
 SAME = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 2",
-    "“we do not obtain a new estimator replacing the MC procedure with a smaller variance procedure”: the errors of "
-    "all ways are those of M independent draws (0.9 to 1.1 times)",
+    "“we do not obtain a new estimator replacing the MC procedure with a smaller variance procedure”. Tested: "
+    "all estimators have the error of M independent draws (from 0.9 to 1.1 times).",
 )
 LINEAR = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 3, figure 4a",
-    "“Naïvely, the graph size grows linearly O(M) with the number of MC iterations”: each further draw adds as many "
-    "nodes as the ones before it",
+    "“Naïvely, the graph size grows linearly O(M) with the number of MC iterations”. Tested: later draws "
+    "add as many nodes as early ones.",
 )
 CONSTANT = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.1, figure 4b",
-    "“the size of the computation graph in our construction is independent of M”: nodes with the most draws over nodes "
-    "with one",
+    "“the size of the computation graph in our construction is independent of M”. Tested: the number of "
+    "nodes with the most draws equals that with one draw.",
 )
 MEMORY = Claim(
-    "003",
+    cite.NAZAROVS,
     "section 5.1, figure 6a",
     "“For smaller models like DenseNet, for the same number of MC iterations our method uses less than 25% of GPU "
-    "memory”: bytes that the graph of one training step holds",
+    "memory”. Tested: the bytes that the graph of one training step holds.",
 )
 
 
 def graph_size(value: Tensor) -> int:
-    """Nodes on the way back from a number to what it depends on (003, section 3).
+    """Return the number of autograd nodes behind a tensor (Nazarovs et al. 2021, section 3).
 
     >>> graph_size((torch.ones(2, requires_grad=True) * 3).sum())
     3
@@ -89,24 +90,25 @@ def graph_size(value: Tensor) -> int:
 
 
 def kept_bytes(bnn: Bayesian, x: Tensor, y: Tensor, generator: torch.Generator) -> int:
-    """Memory of all tensors that a training step keeps for its way back, each counted once."""
-    kept: dict[int, int] = {}
+    """Return the bytes of all tensors that a training step saves for the backward pass, each counted once."""
+    saved: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = F.cross_entropy(bnn(x, generator=generator), y) + bnn.kl(generator=generator)
-    assert loss.requires_grad  # while it lives, no address is given twice
-    return sum(kept.values())
+    assert loss.requires_grad  # the graph must be alive, so that no address is reused
+    return sum(saved.values())
 
 
 def known_deviation(sigma: float) -> float:
-    """Of one draw's estimate: log q − log p = c + (σ² − 1)ξ²/2 + μσξ, whose variance is (σ² − 1)²/2 + μ²σ².
+    """Return the standard deviation of the estimate from one draw.
 
-    It tends to 1/2, not to 0, as σ does, and is least where q is about as wide as p.
+    The estimate is log q − log p = c + (σ² − 1)ξ²/2 + μσξ, whose variance is (σ² − 1)²/2 + μ²σ². As σ tends to 0, the
+    variance tends to 1/2, not to 0. It is smallest where q is about as wide as p.
 
     >>> round(known_deviation(1e-9) ** 2, 6), known_deviation(1.0)
     (0.5, 0.5)
@@ -120,15 +122,15 @@ def _weight(sigma: float) -> RandomWeight:
 
 
 def _error(estimator: MonteCarlo, sigma: float, repeats: int, generator: torch.Generator) -> float:
-    """Root mean square over so many estimates."""
+    """Return the root mean square error over ``repeats`` estimates."""
     weight = _weight(sigma)
     truth = kl_divergence(NormalLaw(_MEAN, sigma), _PRIOR)
     with torch.no_grad():
-        found = torch.stack([estimator(weight, _PRIOR, generator) for _ in range(repeats)])
-    return (found - truth).square().mean().sqrt().item()
+        estimates = torch.stack([estimator(weight, _PRIOR, generator) for _ in range(repeats)])
+    return (estimates - truth).square().mean().sqrt().item()
 
 
-def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: ARG001 - it needs no data
+def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: ARG001 - the study needs no data
     wanted, options = size.options, _OPTIONS[job.method]
     generator = torch.Generator().manual_seed(job.seed)
     begin = time.process_time()
@@ -145,13 +147,14 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: 
     metrics["slope"] = _slope(metrics, wanted["sigmas"], draws)
     seconds = {"errors": time.process_time() - begin}
 
-    few, some, many = wanted["graphs"]
-    nodes = {m: graph_size(MonteCarlo(m, **options)(_weight(0.1), _PRIOR, generator)) for m in (few, some, many)}
+    few, several, many = wanted["graphs"]
+    nodes = {m: graph_size(MonteCarlo(m, **options)(_weight(0.1), _PRIOR, generator)) for m in (few, several, many)}
     metrics |= {f"nodes@M={m}": count for m, count in nodes.items()}
     metrics["growth"] = nodes[many] / nodes[few]
-    first, later = (nodes[some] - nodes[few]) / (some - few), (nodes[many] - nodes[some]) / (many - some)
+    early = (nodes[several] - nodes[few]) / (several - few)
+    later = (nodes[many] - nodes[several]) / (many - several)
     metrics["nodes per draw"] = later
-    metrics["evenness"] = later / first if first else 0.0
+    metrics["evenness"] = later / early if early else 0.0
 
     begin = time.process_time()
     with torch.random.fork_rng():
@@ -165,7 +168,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: 
 
 
 def _slope(metrics: Mapping[str, float], sigmas: list[float], draws: list[int]) -> float:
-    """Of log error against log M, the mean over σ."""
+    """Return the slope of log error against log M, as the mean over σ."""
     few, many = draws[0], draws[-1]
     falls = [math.log(metrics[f"error@σ={s:g}, M={many}"] / metrics[f"error@σ={s:g}, M={few}"]) for s in sigmas]
     return sum(falls) / len(falls) / math.log(many / few)
@@ -201,10 +204,10 @@ def _conclude(results: Results, size: Size) -> Outcome:
 
 def _smaller(results: Results, sigmas: list[float], draws: int) -> Verdict:
     names = {f"σ={sigma:g}": f"error@σ={sigma:g}, M={draws}" for sigma in sigmas}
-    found = Results(
+    scales_as_methods = Results(
         [
             (Job(name, "vi", job.data, job.seed), {"metrics": {"error": result["metrics"][measure]}})
-            for job, result in results.found
+            for job, result in results.runs
             if job.method == _SAMPLED
             for name, measure in names.items()
         ]
@@ -213,7 +216,7 @@ def _smaller(results: Results, sigmas: list[float], draws: int) -> Verdict:
     return all_of(
         SMALLER,
         [
-            beats(found, SMALLER, "error", small, large, direction="low", margin=0.02, tests=len(pairs))
+            beats(scales_as_methods, SMALLER, "error", small, large, direction="low", margin=0.02, tests=len(pairs))
             for small, large in pairs
         ],
     )
@@ -232,24 +235,24 @@ def _size(scaled: str, minutes: float, seeds: int, **options: Any) -> Size:
     return Size(scaled, minutes, ("one weight",), (), _WAYS, Budget(), seeds=seeds, options=options)
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "nazarovs-estimate",
-    "003, figures 1, 2 and 6: error of a Monte Carlo KL by draws and scale, and the graph of each way to it",
+    "Nazarovs et al. 2021, figures 1, 2 and 6: error of a Monte Carlo KL by draws and scale, and size of its graph",
     (FALLS, SMALLER, SAME, LINEAR, CONSTANT, MEMORY),
     {
         "smoke": _size(
-            "few draws and repetitions, an MLP", 0.1, 1, sigmas=[0.1, 1.0], draws=[1, 10], most_direct=10, repeats=20,
+            "Few draws and repetitions, an MLP.", 0.1, 1, sigmas=[0.1, 1.0], draws=[1, 10], most_direct=10, repeats=20,
             graphs=[1, 2, 5], model="mlp", batch=4, network_draws=5,
         ),
         "cpu": _size(
-            "figure 6 on the small ResNet of 001 with 83,000 weights (003: DenseNet-121 with 7 million, 89 draws), "
-            "counted in bytes that the graph holds, not measured on a GPU; direct errors for at most 100 draws; times "
-            "are in docs/results/kl.json",
+            "Figure 6 uses the small ResNet of sensitivity-guided subnetworks with 83,000 weights (the paper: "
+            "DenseNet-121 with 7 million) and 89 draws. The bytes that the graph holds are counted, and not measured "
+            "on a GPU. The direct estimator has at most 100 draws. Times are in docs/results/kl.json.",
             5, 5, sigmas=[0.01, 0.1, 0.5, 1.0, 2.0], draws=[1, 10, 100, 1000], most_direct=100, repeats=300,
             graphs=[1, 10, 100], model="small_resnet", batch=32, network_draws=89,
         ),
         "paper": _size(
-            "counted in bytes that the graph holds, some 20 GB for the direct one, not measured on a GPU",
+            "The bytes that the graph holds (about 20 GB for the direct one) are counted, and not measured on a GPU.",
             120, 5, sigmas=[0.01, 0.1, 0.5, 1.0, 2.0], draws=[1, 10, 100, 1000], most_direct=1000, repeats=300,
             graphs=[1, 10, 1000], model="densenet121", batch=32, network_draws=89,
         ),

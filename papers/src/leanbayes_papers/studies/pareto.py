@@ -1,4 +1,4 @@
-"""What is the best for the time it takes? NLL against wall time over every method; 1 % against an ensemble of five."""
+"""Which method is best for the time that it takes? NLL against wall time, and 1 % random against an ensemble."""
 
 import time
 from collections.abc import Mapping
@@ -19,11 +19,12 @@ from leanbayes.lab.recipes.variational import Variational
 from leanbayes.lab.report.plots import PALETTE, short
 from leanbayes.lab.statistics import interval
 from leanbayes.prediction import predict
-from leanbayes_papers.base import Answer, Claim, Experiment, Job, Outcome, Results, Size, Verdict
-from leanbayes_papers.judge import all_of, matches, summary, within
-from leanbayes_papers.training import digit_images, measured, small_task, tensors
+from leanbayes_papers import cite
+from leanbayes_papers.study import Answer, Claim, Job, Outcome, Results, Size, Study, Verdict
+from leanbayes_papers.training import as_tensors, digit_images, small_task, train_and_measure
+from leanbayes_papers.verdicts import all_of, matches, summary, within
 
-__all__ = ["EXPERIMENT", "dominated", "task_with_unseen"]
+__all__ = ["STUDY", "dominated", "task_with_unseen"]
 
 _METHODS = {
     "deterministic": "deterministic",
@@ -47,68 +48,77 @@ _METHODS = {
 _OURS, _ONE_PASS, _ENSEMBLE = "partial 1 %", "partial 1 % by moments", "ensemble"
 _OOD = "ood/unseen/auroc"
 _QUALITY = ("brier", "nll", "ece", _OOD)
-_COUNTS = {"train": "flops", "predict": "passes"}  # what stands in for seconds where no job was timed
+_COUNTS = {"train": "flops", "predict": "passes"}  # these counts replace seconds where no job was timed
 _TIMES = {"train": "training time", "predict": "prediction time"}
 
 Costs = dict[str, dict[tuple[str, int], float]]
 
 MATCHES = Claim(
-    "ours",
+    cite.OURS,
     "headline",
-    "with 1 % of the weights random, a network matches a five-member ensemble (Brier, NLL, ECE, out-of-distribution "
-    "AUROC)",
+    "The 1 % network matches the ensemble of five (Brier score, NLL, ECE, out-of-distribution AUROC).",
 )
-TRAINING = Claim("ours", "headline", "it trains in at most a third of the ensemble's time, on this machine")
+TRAINING = Claim(
+    cite.OURS, "headline", "On this machine, the 1 % network trains in at most a third of the ensemble's time."
+)
 PREDICTION = Claim(
-    "ours", "headline", "with 16 draws it predicts in no more than the ensemble's time (within 10 %), on this machine"
+    cite.OURS,
+    "headline",
+    "On this machine, the 1 % network predicts with 16 draws in at most 1.1 times the ensemble's time.",
 )
 ONE_PASS = Claim(
-    "ours", "headline", "in one pass it predicts in no more than the ensemble's time (within 10 %), on this machine"
+    cite.OURS,
+    "headline",
+    "On this machine, the 1 % network predicts in one pass in at most 1.1 times the ensemble's time.",
 )
 FRONT = Claim(
-    "ours",
+    cite.OURS,
     "headline",
-    "it is on the Pareto front of NLL against training time on this machine: nothing as cheap is better by 0.02 nats",
+    "On this machine, the 1 % network is on the Pareto front of NLL against training time: no method that is as cheap "
+    "is better by 0.02 nats.",
 )
 FRONT_PREDICTION = Claim(
-    "ours",
+    cite.OURS,
     "headline",
-    "by moments it is on the Pareto front of NLL against prediction time on this machine: nothing as cheap is better "
-    "by 0.02 nats",
+    "On this machine, the 1 % network that predicts by moments is on the Pareto front of NLL against prediction time: "
+    "no method that is as cheap is better by 0.02 nats.",
 )
 
 
 @cache
 def task_with_unseen(data: str, folder: Path | None, counts: tuple[int | None, ...], model: str) -> Task:
-    """Known images, and MNIST's digits, or Fashion-MNIST's for those, as unseen ones; of the stand-in its negatives."""
+    """Return a task whose shifted set "unseen" has images of another kind.
+
+    MNIST is unseen for every data set but itself, for which Fashion-MNIST is. For the small digits, negatives are.
+    """
     if data == "digits":
         source = digit_images()
         unseen = shift(source.test, lambda x: 1 - x)
     else:
         source, other = load_data(data, folder), load_data("fashion-mnist" if data == "mnist" else "mnist", folder)
         unseen = Examples(other.test.inputs, other.test.targets, source.preparation)
-    return replace(small_task(source, counts, model), shifted={"unseen": tensors(unseen, counts[2])})
+    return replace(small_task(source, counts, model), shifted={"unseen": as_tensors(unseen, counts[2])})
 
 
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
-    """As ever, but predictions are timed in the fastest way, not in the one that repeats bit for bit."""
+    """Train and measure a job, and time predictions in the fastest way, not in the one that repeats bit for bit."""
     task = task_with_unseen(job.data, folder, size.counts, size.options["model"])
-    found, trained = measured(job, size, task)
+    result, trained = train_and_measure(job, size, task)
     x, _ = split_batch(next(iter(DataLoader(task.test, size.options["timed"]))))
     seconds = []
-    for _ in range(3):  # the first one may look for the fastest way
+    for _ in range(3):  # the first prediction may search for the fastest way
         begin = time.process_time()
         predict(trained.predictor, x, likelihood=trained.likelihood, samples=size.samples)
         seconds.append(time.process_time() - begin)
-    found["seconds"]["predict"] = min(seconds)
+    result["seconds"]["predict"] = min(seconds)
     passes = _passes(parse(job.spec), size.samples)
     if passes is not None:
-        found["metrics"]["passes"] = passes
-    return found
+        result["metrics"]["passes"] = passes
+    return result
 
 
 def _passes(recipe: Recipe, samples: int) -> int | None:
-    """Forward passes of a prediction, for methods that differ by nothing else."""
+    """Return the forward passes of a prediction, for methods that differ in nothing else."""
     if isinstance(recipe, EnsembleRecipe):
         return recipe.members
     if isinstance(recipe, Variational):
@@ -117,7 +127,9 @@ def _passes(recipe: Recipe, samples: int) -> int | None:
 
 
 def dominated(points: Mapping[str, tuple[float, ...]]) -> dict[str, int]:
-    """By how many others each point is dominated: they are as low in all coordinates, and lower in one; 0: the front.
+    """Return how many other points dominate each point; 0 is a point of the Pareto front.
+
+    A point dominates another if no coordinate is higher and one is lower.
 
     >>> dominated({"a": (1.0, 3.0), "b": (2.0, 1.0), "c": (2.0, 3.0)})
     {'a': 0, 'b': 0, 'c': 2}
@@ -130,9 +142,9 @@ def dominated(points: Mapping[str, tuple[float, ...]]) -> dict[str, int]:
 
 
 def _costs(results: Results, kind: str) -> Costs:
-    """Seconds by method, then data and seed; where no job was timed, counts that say the same."""
+    """Return seconds by method, then by data and seed; where no job was timed, counts that order methods alike."""
     timed: Costs = {method: {} for method in results.methods()}
-    for job, result in results.found:
+    for job, result in results.runs:
         if kind in result.get("seconds", {}):
             timed[job.method][job.data, job.seed] = result["seconds"][kind]
     if not any(timed.values()):
@@ -141,18 +153,18 @@ def _costs(results: Results, kind: str) -> Costs:
 
 
 def _ratios(costs: Costs, a: str, b: str) -> list[float]:
-    """Of each seed how much more ``a`` costs than ``b``."""
+    """Return the cost of ``a`` over that of ``b`` for each run that both have."""
     first, second = costs.get(a, {}), costs.get(b, {})
     return [first[key] / second[key] for key in sorted(first) if key in second]
 
 
 def _points(results: Results, costs: Costs) -> dict[str, tuple[float, float]]:
-    """Mean NLL and mean cost of each method that has both."""
+    """Return the mean NLL and the mean cost of each method that has both."""
     points = {}
-    for method, found in costs.items():
+    for method, by_run in costs.items():
         nll = list(results.column("nll", method).values())
         if nll:
-            points[method] = (_mean(nll), _mean(list(found.values())))
+            points[method] = (_mean(nll), _mean(list(by_run.values())))
     return points
 
 
@@ -161,11 +173,11 @@ def _mean(values: list[float]) -> float:
 
 
 def _on_front(results: Results, claim: Claim, ours: str, kind: str) -> Verdict:
-    """No other method is better by more than the margin, unless it surely costs more."""
+    """Judge whether no other method is better by more than the margin, unless it surely costs more."""
     costs = _costs(results, kind)
     rivals = [method for method in costs if method != ours and len(_ratios(costs, method, ours)) > 1]
     if not rivals:
-        return Verdict(claim, "not testable here", f"no two pairs of runs with {ours}")
+        return Verdict(claim, "not testable here", f"no method has two runs to pair with those of {ours}")
     ratios = {m: interval(_ratios(costs, m, ours), 1 - 0.05 / len(rivals)) for m in rivals}
     parts = []
     for method, ratio in ratios.items():
@@ -180,34 +192,36 @@ def _on_front(results: Results, claim: Claim, ours: str, kind: str) -> Verdict:
     counts = dominated(_points(results, costs))
     front = ", ".join(name for name, count in counts.items() if not count)
     behind = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-    told = f"over means the front is {front}; with the number of methods that dominate it: {behind or 'none'}"
+    fronts = f"by means the front is {front}; methods behind it, and how many dominate each: {behind or 'none'}"
     if not parts:
-        return Verdict(claim, "holds", f"all others take longer; {told}")
-    judged = all_of(claim, parts)
-    decisive = [part.why for part in parts if part.answer == judged.answer] if judged.answer != "holds" else []
-    return Verdict(claim, judged.answer, "; ".join([*decisive, told]))
+        return Verdict(claim, "holds", f"all others take longer; {fronts}")
+    joined = all_of(claim, parts)
+    decisive = [part.why for part in parts if part.answer == joined.answer] if joined.answer != "holds" else []
+    return Verdict(claim, joined.answer, "; ".join([*decisive, fronts]))
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
     train, test = (_costs(results, kind) for kind in ("train", "predict"))
-    share = "share of the ensemble's time, measured on this machine on one core for each:"
+    share = "as a share of the ensemble's time, measured on this machine with one core for each"
     verdicts = [
         all_of(MATCHES, [matches(results, MATCHES, m, _OURS, _ENSEMBLE, tests=len(_QUALITY)) for m in _QUALITY]),
-        within(TRAINING, _ratios(train, _OURS, _ENSEMBLE), 0, 1 / 3, f"training, {share}"),
-        within(PREDICTION, _ratios(test, _OURS, _ENSEMBLE), 0, 1.1, f"prediction with {size.samples} draws, {share}"),
-        within(ONE_PASS, _ratios(test, _ONE_PASS, _ENSEMBLE), 0, 1.1, f"prediction in one pass, {share}"),
+        within(TRAINING, _ratios(train, _OURS, _ENSEMBLE), 0, 1 / 3, f"training time {share}"),
+        within(
+            PREDICTION, _ratios(test, _OURS, _ENSEMBLE), 0, 1.1, f"prediction time with {size.samples} draws {share}"
+        ),
+        within(ONE_PASS, _ratios(test, _ONE_PASS, _ENSEMBLE), 0, 1.1, f"prediction time in one pass {share}"),
         _on_front(results, FRONT, _OURS, "train"),
         _on_front(results, FRONT_PREDICTION, _ONE_PASS, "predict"),
     ]
     measures = ("nll", "brier", "ece", "accuracy", _OOD, "entropy", "flops", "passes", "parameters", "random")
-    timed = any("seconds" in result for _, result in results.found)
+    timed = any("seconds" in result for _, result in results.runs)
     labels = {"train": "seconds of training", "predict": f"seconds for {size.options['timed']} images"}
     figures = {k: _drawn(_points(results, _costs(results, k)), label) for k, label in labels.items()} if timed else {}
     return Outcome({"all methods": summary(results, measures)}, verdicts, figures)
 
 
 def _drawn(points: Mapping[str, tuple[float, float]], label: str) -> Figure:
-    """Each method by its number, as many lie close together; a staircase along the front."""
+    """Draw each method as a numbered point, because many lie close together, and a staircase along the front."""
     figure = Figure(figsize=(6.8, 4.2))
     axes = figure.add_axes((0.1, 0.12, 0.63, 0.85))
     counts = dominated(points)
@@ -234,14 +248,14 @@ def _size(scaled: str, minutes: float, **settings: Any) -> Size:
 
 _FEW = ("deterministic", _OURS, _ONE_PASS)
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "pareto",
-    "the Pareto front of NLL against wall time over all methods; 1 % of the weights against an ensemble of five",
+    "Beyond the papers: the Pareto front of NLL against wall time over all methods; 1 % random against an ensemble",
     (MATCHES, TRAINING, PREDICTION, ONE_PASS, FRONT, FRONT_PREDICTION),
     {
         "smoke": _size(
-            "8x8 digits for Fashion-MNIST, their negatives for MNIST, 120 images, 2 epochs, a small CNN, an ensemble "
-            "of 2, four methods",
+            "120 digits of 8x8 replace Fashion-MNIST, and their negatives MNIST; 2 epochs, a small CNN, an ensemble of "
+            "2, four methods.",
             0.1,
             data=("digits",),
             needs=(),
@@ -253,14 +267,14 @@ EXPERIMENT = Experiment(
             options={"model": "small_cnn", "timed": 50},
         ),
         "cpu": _size(
-            "a LeNet-5 on 2,000 images of Fashion-MNIST, 20 epochs in all for each network; times are those of the "
-            "one core that each method has, best of three for predictions",
+            "A LeNet-5 on 2,000 images of Fashion-MNIST; each network has 20 epochs in all. Each method is timed on "
+            "one core, and the time of a prediction is the best of three.",
             14,
             budget=Budget(epochs=20, batch_size=64, lr=2e-3, schedule="cosine"),
             counts=(2000, 500, 1500),
         ),
         "paper": _size(
-            "nothing of ours: a LeNet-5 on all of Fashion-MNIST, 60 epochs in all for each network",
+            "Nothing is scaled down: a LeNet-5 on all of Fashion-MNIST; each network has 60 epochs in all.",
             1200,
             budget=Budget(epochs=60, batch_size=64, lr=2e-3, schedule="cosine"),
         ),

@@ -1,4 +1,4 @@
-"""Which weights should be random, and where should they start? Sensitivity against chance and size; 001, figure 6."""
+"""Which weights should be random, and where should they start? With sensitivity-guided subnetworks, figure 6."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,44 +15,49 @@ from leanbayes.lab.recipes import Budget, Run, parse
 from leanbayes.lab.recipes.base import option
 from leanbayes.lab.recipes.partial import Partial
 from leanbayes.subspace import Subspace, random_k, top_k
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.judge import all_of, beats, summary
-from leanbayes_papers.training import digit_images, judged, percent, small_task, train
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study
+from leanbayes_papers.training import digit_images, measure_test, percent, small_task, train
+from leanbayes_papers.verdicts import all_of, beats, summary
 
-__all__ = ["EXPERIMENT", "Selected"]
+__all__ = ["STUDY", "Selected"]
 
 _WAYS = ("sensitivity", "magnitude", "random")
-_START = 0.05  # the rate of 001's figure 6
+_START = 0.05  # the rate in figure 6 of sensitivity-guided subnetworks
 _FROM_RANDOM, _LONGER = "5 % from random weights", "5 % from random weights, twice the steps"
 _VI = "vi from random weights"
 
-RANDOM = Claim("ours", "selection", "at equal k, weights chosen by sensitivity beat random ones (NLL)")
-MAGNITUDE = Claim("ours", "selection", "at equal k, weights chosen by sensitivity beat the largest ones (NLL)")
+RANDOM = Claim(
+    cite.OURS, "selection", "At equal k, random weights chosen by sensitivity beat those chosen by chance (NLL)."
+)
+MAGNITUDE = Claim(
+    cite.OURS, "selection", "At equal k, random weights chosen by sensitivity beat those chosen by size (NLL)."
+)
 FASTER = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.3, figure 6",
     "“PBN initialized from point estimates converges faster than both the randomly initialized 5% PBN … and the "
-    "standard VI network” and “achieves lower NLL and higher accuracy”, after as many Bayesian steps",
+    "standard VI network” and “achieves lower NLL and higher accuracy”. Tested after as many Bayesian steps.",
 )
 CHEAPER = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.3, figure 6",
-    "“all while requiring significantly less training cost”: better also where the random start has the steps that "
-    "training the plain network took (NLL)",
+    "“all while requiring significantly less training cost”. Tested: the NLL is better even if the network that starts "
+    "from random weights also gets the steps that the plain network took.",
 )
 
 
 @dataclass(frozen=True)
 class Selected(Partial):
-    """A partial network whose weights are chosen by another score.
+    """A recipe for a partly random network whose random weights are chosen by another score.
 
-    Without a plain start, a plain network of as many epochs is trained to choose by, and then not used: 001 starts its
-    random one with the chosen weights of the trained one.
+    If the network starts from random weights, a plain network is trained only to choose the weights by. Figure 6 of
+    sensitivity-guided subnetworks does so too: both of its networks have the same random weights.
     """
 
     name = "selected"
-    by: str = option("sensitivity", "sensitivity, magnitude or random")
+    by: str = option("sensitivity", "What chooses the random weights: sensitivity, magnitude or random.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +65,7 @@ class Selected(Partial):
             raise UnknownName.of("way to choose weights", self.by, _WAYS)
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
-        """By sensitivity, size or chance."""
+        """Choose the weights by sensitivity, size or chance."""
         if self.by == "random":
             return random_k(self.rate, seed=run.seed)
         chooser = model if self.pretrain else run.plain(task, run.budget.epochs)
@@ -80,7 +85,7 @@ def _name(way: str, rate: float) -> str:
 
 
 def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
-    """By rate and way; then those that start from random weights, with the Bayesian epochs of the others or all."""
+    """Return the jobs by rate and way to choose, and those from random weights with the Bayesian epochs or with all."""
     (data,), half = size.data, size.budget.epochs // 2
     jobs = []
     for seed in seeds:
@@ -99,7 +104,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
         assert isinstance(recipe, Partial)
         recipe = Selected(**vars(recipe), by=job.variant)
     trained, run = train(job, size, task, recipe)
-    metrics = judged(trained, size, task, job.seed) | {"random": count_parameters(trained.predictor).scales}
+    metrics = measure_test(trained, size, task, job.seed) | {"random": count_parameters(trained.predictor).scales}
     curve = [nll for stage, nll in run.curve if stage != "plain"]
     return {"metrics": metrics, "seconds": {"train": trained.seconds}, "curve": curve}
 
@@ -136,22 +141,23 @@ def _conclude(results: Results, size: Size) -> Outcome:
 
 
 def _curve(results: Results, method: str) -> dict[float, list[float]]:
-    found: dict[float, list[float]] = {}
-    for job, result in results.found:
+    curve: dict[float, list[float]] = {}
+    for job, result in results.runs:
         for epoch, nll in enumerate(result["curve"] if job.method == method else (), start=1):
-            found.setdefault(float(epoch), []).append(nll)
-    return found
+            curve.setdefault(float(epoch), []).append(nll)
+    return curve
 
 
 _METHODS = {_VI: "vi:pretrain=0"}
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "selection",
-    "sensitivity against random and magnitude selection at equal k; trained against random start (001, figure 6)",
+    "Sensitivity against random and magnitude selection; trained against random start (sensitivity-guided "
+    "subnetworks, figure 6)",
     (RANDOM, MAGNITUDE, FASTER, CHEAPER),
     {
         "smoke": Size(
-            "8x8 digits, 200 images, 2 epochs",
+            "200 digits of 8x8, 2 epochs.",
             0.1,
             ("digits",),
             (),
@@ -163,9 +169,9 @@ EXPERIMENT = Experiment(
             options={"rates": [0.05]},
         ),
         "cpu": Size(
-            "LeNet 300-100 on 4,000 images of MNIST (001's figure 6: ResNet-18 on CIFAR-10), 10 epochs of the plain "
-            "network and 10 Bayesian ones, 1 mirrored draw a step, the KL weighed by min(1, n/k), and 0.01 for all "
-            "weights",
+            "LeNet 300-100 on 4,000 images of MNIST (figure 6 of the paper: ResNet-18 on CIFAR-10), 10 epochs of the "
+            "plain network and 10 Bayesian ones, 1 mirrored draw a step. The KL weight is min(1, n/k), and 0.01 if all "
+            "weights are random.",
             9,
             ("mnist",),
             ("mnist",),
@@ -177,7 +183,7 @@ EXPERIMENT = Experiment(
             options={"rates": [0.01, 0.05, 0.2]},
         ),
         "paper": Size(
-            "LeNet 300-100 on all of MNIST (001's figure 6: ResNet-18 on CIFAR-10)",
+            "LeNet 300-100 on all of MNIST (figure 6 of the paper: ResNet-18 on CIFAR-10).",
             2500,
             ("mnist",),
             ("mnist",),

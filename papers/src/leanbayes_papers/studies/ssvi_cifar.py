@@ -1,4 +1,4 @@
-"""004, tables 1 and 2, figures 2 and 3: sparse subspaces on CIFAR-10 beside dense VI, RigL and variational dropout."""
+"""SSVI (Li et al. 2024), tables 1 and 2, figures 2 and 3: sparse subspaces and their rivals on CIFAR-10."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,18 +18,19 @@ from leanbayes.lab.recipes import Budget, parse
 from leanbayes.lab.recipes.base import option
 from leanbayes.lab.recipes.ssvi import SSVI
 from leanbayes.subspace import REMOVAL, Rewire, overlap, removal_scores, scatters
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict, every_job
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines, maps
-from leanbayes_papers.judge import all_of, beats, matches, summary, within
-from leanbayes_papers.training import digit_images, judged, percent, small_task, train
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict, every_job
+from leanbayes_papers.training import digit_images, measure_test, percent, small_task, train
+from leanbayes_papers.verdicts import all_of, beats, matches, summary, within
 
-__all__ = ["EXPERIMENT", "NewScale", "network", "overlaps"]
+__all__ = ["STUDY", "NewScale", "network", "overlaps"]
 
 _DENSE, _DROPOUT, _FEW = "dense vi", "variational dropout", 64
 _SCALES = (0.001, 0.003, 0.01)
 _SSVI = {density: f"ssvi {percent(1 - density)}" for density in (0.1, 0.05)}
 _NINETY, _NINETY_FIVE = _SSVI.values()
-_SAME = "|μ|/σ"  # removes the weights that SNR(|θ|) removes: in the table, but nothing to be better than
+_SAME = "|μ|/σ"  # it removes the same weights as SNR(|θ|): the table shows it, but no claim compares it
 _CRITERIA = {
     "magnitude": "|μ|",
     "snr": _SAME,
@@ -40,74 +41,79 @@ _CRITERIA = {
 _MORE_DRAWS, _SMALL = f"{_NINETY}, 4 draws", f"{_NINETY}, new σ 0.001"
 
 TABLE_1 = Claim(
-    "004",
+    cite.SSVI,
     "section 4.1, table 1",
     "“SSVI achieves 20x model size compression and FLOPs reduction with under 2% accuracy drop and 0.002 ECE increase "
-    "on CIFAR-10” against dense VI: accuracy and ECE at 95 %",
+    "on CIFAR-10” against dense VI. Tested: accuracy and ECE with 95 % zeros.",
 )
 COSTS = Claim(
-    "004",
+    cite.SSVI,
     "table 1",
-    "“10-20x savings in both training costs and model complexity”: FLOPs of a training step, and stored parameters, of "
-    "dense VI over those at 95 % (at least 10)",
+    "“10-20x savings in both training costs and model complexity”. Tested: dense VI has at least 10 times the FLOPs "
+    "of a training step, and the stored parameters, of SSVI with 95 % zeros.",
 )
 TABLE_2 = Claim(
-    "004",
+    cite.SSVI,
     "section 4.1, table 2",
-    "“SSVI significantly outperforms all previous works across all metrics”: accuracy, loss and ECE at 95 % against "
-    "variational dropout",
+    "“SSVI significantly outperforms all previous works across all metrics”. Tested: accuracy, loss and ECE with "
+    "95 % zeros against variational dropout.",
 )
 SPARSITY = Claim(
-    "004",
+    cite.SSVI,
     "section 4.2, figure 2 left",
-    "than RigL “our approach is more robust to varying sparsity levels, as evidenced by a lesser decline in accuracy”: "
-    "from 90 to 95 %",
+    "Compared with RigL “our approach is more robust to varying sparsity levels, as evidenced by a lesser decline in "
+    "accuracy”. Tested: from 90 to 95 % zeros.",
 )
 SCALE = Claim(
-    "004",
+    cite.SSVI,
     "section 4.2, figure 2 right",
-    "from an initial scale of 0.001 to 0.01 “VI's performance deteriorates immediately. In contrast, SSVI maintains "
-    "robustness”: accuracy, SSVI at 90 % within 2 points",
+    "From an initial scale of 0.001 to 0.01 “VI's performance deteriorates immediately. In contrast, SSVI maintains "
+    "robustness”. Tested: dense VI loses accuracy, and SSVI with 90 % zeros stays within 2 points.",
 )
 ABOVE = Claim(
-    "004", "figure 2 right", "SSVI at 90 % “outperforms VI at initialization value 0.01”: accuracy, the same budget"
+    cite.SSVI,
+    "figure 2 right",
+    "SSVI with 90 % zeros “outperforms VI at initialization value 0.01”. Tested: accuracy with the same budget.",
 )
 CRITERION = Claim(
-    "004",
+    cite.SSVI,
     "section 4.2, figure 2",
-    "SNR(|θ|) “achieves the best accuracy on all sparsity levels”: at 90 % against |μ|, E|θ|, E e^λ|θ| and "
-    "SNR(e^λ|θ|) (|μ|/σ removes the same weights)",
+    "SNR(|θ|) “achieves the best accuracy on all sparsity levels”. Tested with 90 % zeros against |μ|, E|θ|, E e^λ|θ| "
+    "and SNR(e^λ|θ|); |μ|/σ removes the same weights.",
 )
 ONE_DRAW = Claim(
-    "004",
+    cite.SSVI,
     "section 4.2, figure 3 left",
-    "“multi-step MC is not better than the 1-step MC” for the weights that come: accuracy within 1 point of 4 draws",
+    "“multi-step MC is not better than the 1-step MC” for choosing the weights to add. Tested: the accuracy is within "
+    "1 point of that with 4 draws.",
 )
 NEW_SCALE = Claim(
-    "004",
+    cite.SSVI,
     "section 4.2, figure 3 right",
-    "for the scale of weights that come a small number “appears to closely mirror the results” of the mean scale: "
-    "accuracy within 1 point",
+    "A small initial scale of added weights “appears to closely mirror the results” of the mean scale. Tested: the "
+    "accuracies are within 1 point.",
 )
 
 
 @dataclass(frozen=True)
 class NewScale(SSVI):
-    """SSVI whose new weights start with a small scale (004, section 3.2)."""
+    """SSVI whose added weights start with a small scale (Li et al. 2024, section 3.2)."""
 
     name = "ssvi"
-    new_scale: float = option(0.001, "of weights that come")
+    new_scale: float = option(0.001, "The initial scale of added weights.")
 
     def rewiring(self, steps: int) -> Rewire:
-        """As ever, but for the scale."""
+        """Return the rewiring of SSVI with this initial scale."""
         return replace(super().rewiring(steps), new_scale=self.new_scale)
 
 
 def network(in_channels: int, classes: int, widths: Sequence[int]) -> nn.Sequential:
-    """As 001's small ResNet, with as many blocks as leave 2x2 positions of an image of 32x32.
+    """Return a small ResNet with a block for each pair of widths.
 
-    001's four leave one, where 8 of a kernel's 9 weights only ever meet padding: nearly three quarters of its
-    weights do nothing, and a sparse network that stores them by chance has nothing of them.
+    It follows the small ResNet of sensitivity-guided subnetworks, but should have only as many blocks as leave 2x2
+    positions of an image of 32x32. The four blocks of that network leave one position, where 8 of the 9 weights of a
+    kernel only meet padding. Nearly three quarters of its weights would do nothing, and a sparse network that happens
+    to store them would gain nothing from them.
     """
     first = nn.Conv2d(in_channels, widths[0], 3, stride=2, padding=1, bias=False)
     blocks = [BasicBlock(a, b, stride=2) for a, b in pairwise(widths)]
@@ -121,7 +127,7 @@ def network(in_channels: int, classes: int, widths: Sequence[int]) -> nn.Sequent
 
 @cache
 def _task(data: str, folder: Path | None, counts: tuple[int | None, ...], model: str, widths: tuple[int, ...]) -> Task:
-    """With a model by name, or `network` of these widths."""
+    """Return a task with a model by name, or with `network` if widths are given."""
     source = digit_images() if data == "digits" else load_data(data, folder)
     plan = source.preparation
     return small_task(source, counts, partial(network, len(plan.mean), plan.outputs, widths) if widths else model)
@@ -138,28 +144,32 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
         assert isinstance(recipe, SSVI)
         recipe = NewScale(**{name: getattr(recipe, name) for name in vars(recipe)})
     budget = size.budget
-    if size.options["scaled_rate"]:  # sparse weights start larger by 1/√density, and so are their steps
+    if size.options["scaled_rate"]:  # sparse weights start larger by 1/√density, so their steps are too
         budget = replace(budget, lr=budget.lr / getattr(recipe, "density", 1.0) ** 0.5)
     trained, _ = train(job, replace(size, budget=budget), task, recipe)
-    metrics = judged(trained, size, task, job.seed)
-    kept = count_parameters(trained.predictor)
-    metrics |= {"stored": kept.trained, "density": kept.density, "bytes": kept.bytes}
-    if job.method != _DROPOUT:  # which is trained dense, and sparse only now
+    metrics = measure_test(trained, size, task, job.seed)
+    parameters = count_parameters(trained.predictor)
+    metrics |= {"stored": parameters.trained, "density": parameters.density, "bytes": parameters.bytes}
+    if job.method != _DROPOUT:  # variational dropout trains a dense network, which is sparse only afterwards
         x, y = task.test[:_FEW]
         metrics["flops"] = training_flops(trained.predictor, x, y, trained.likelihood)
-    found: dict[str, Any] = {"metrics": metrics, "seconds": {"train": trained.seconds}}
-    return found | ({"overlaps": overlaps(trained.predictor)} if job.method == _NINETY else {})
+    result: dict[str, Any] = {"metrics": metrics, "seconds": {"train": trained.seconds}}
+    return result | ({"overlaps": overlaps(trained.predictor)} if job.method == _NINETY else {})
 
 
 def overlaps(model: nn.Module) -> list[list[float]]:
-    """IoU of the fifth of each layer's weights that two criteria would remove, the mean over layers (004, D.2)."""
+    """Return how far removal criteria agree (Li et al. 2024, appendix D.2).
+
+    Each criterion would remove a fifth of the weights of a layer. The entries are the IoU of the weights that two
+    criteria remove, as means over layers.
+    """
     assert isinstance(model, Bayesian)
     weights = [weight for name, weight in model.weights().items() if name in scatters(model.model)]
     scores = [{name: removal_scores(name, w.mean.detach(), w.spread.detach()) for name in REMOVAL} for w in weights]
 
     def shared(one: str, two: str) -> float:
-        each = [overlap(s[one], s[two], w.count // 5) for s, w in zip(scores, weights, strict=True)]
-        return sum(each) / len(each)
+        by_layer = [overlap(s[one], s[two], w.count // 5) for s, w in zip(scores, weights, strict=True)]
+        return sum(by_layer) / len(by_layer)
 
     return [[shared(one, two) for two in REMOVAL] for one in REMOVAL]
 
@@ -213,13 +223,13 @@ def _saved(results: Results, measure: str) -> Verdict:
 
 
 def _declines(results: Results) -> Verdict:
-    """Accuracy lost from 90 to 95 %, paired by seed."""
-    found = []
+    """Compare the accuracy that SSVI and RigL lose from 90 to 95 % zeros, paired by seed."""
+    declines = []
     for kind in ("ssvi", "rigl"):
         less, more = (results.column("accuracy", f"{kind} {share} %") for share in (90, 95))
         for key in less.keys() & more.keys():
-            found.append((Job(kind, kind, *key), {"metrics": {"decline": less[key] - more[key]}}))
-    return beats(Results(found), SPARSITY, "decline", "ssvi", "rigl", direction="low", margin=0.005)
+            declines.append((Job(kind, kind, *key), {"metrics": {"decline": less[key] - more[key]}}))
+    return beats(Results(declines), SPARSITY, "decline", "ssvi", "rigl", direction="low", margin=0.005)
 
 
 def _figures(results: Results, size: Size) -> dict[str, Any]:
@@ -249,7 +259,7 @@ def _figures(results: Results, size: Size) -> dict[str, Any]:
 
 
 def _at_scales(name: str) -> list[str]:
-    """The last is every recipe's own."""
+    """Return the methods with each initial scale; the last scale is the default of every recipe."""
     return [f"{name}, scale {scale:g}" for scale in _SCALES[:-1]] + [name]
 
 
@@ -258,7 +268,7 @@ def _by_criterion(spec: str) -> dict[str, str]:
 
 
 def _methods(vi: str, moves: str, densities: Sequence[float] = (0.1, 0.05)) -> dict[str, str]:
-    """All methods; ``vi`` are the options of every variational one, ``moves`` says how sparse weights move."""
+    """Return all methods; ``vi`` holds options of the variational ones, ``moves`` those of moving sparse weights."""
     dense, ninety = f"vi:pretrain=0,propagate=local,kl_start=0{vi}", f"ssvi:density=0.1{vi},{moves}"
     sparse = {
         f"{kind} {percent(round(1 - d, 6))}": f"{kind}:density={d}{vi if kind == 'ssvi' else ''},{moves}"
@@ -282,13 +292,13 @@ def _methods(vi: str, moves: str, densities: Sequence[float] = (0.1, 0.05)) -> d
     }
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "ssvi-cifar",
-    "004, tables 1 and 2, figures 2 and 3: sparse subspaces beside dense VI, RigL and variational dropout, CIFAR-10",
+    "SSVI (Li et al. 2024), tables 1 and 2, figures 2 and 3: against dense VI, RigL and variational dropout, CIFAR-10",
     (TABLE_1, COSTS, TABLE_2, SPARSITY, SCALE, ABOVE, CRITERION, ONE_DRAW, NEW_SCALE),
     {
         "smoke": Size(
-            "8x8 digits, 120 images, 2 epochs, a ResNet of one block, the methods of the tables alone",
+            "120 digits of 8x8, 2 epochs, a ResNet of one block, only the methods of the tables.",
             0.1,
             ("digits",),
             (),
@@ -300,10 +310,10 @@ EXPERIMENT = Experiment(
             options={"model": "", "widths": [8, 16], "scaled_rate": True},
         ),
         "cpu": Size(
-            "2,500 images and 10 epochs without augmentation, a ResNet of two blocks with 270,000 weights "
-            "(004: 50,000, 200, ResNet-18 with 11 million; figures 2 and 3: CIFAR-100); Adam, with a learning rate of "
-            "0.002/√density; moves every 50 steps; validation images choose the epoch; "
-            "network, learning rate and number of images were chosen by test accuracies of seed 0",
+            "2,500 images, 10 epochs without augmentation, and a ResNet of two blocks with 270,000 weights (the paper: "
+            "50,000, 200, and ResNet-18 with 11 million; figures 2 and 3 have CIFAR-100). The optimizer is Adam with a "
+            "learning rate of 0.002/√density, weights move every 50 steps, and validation images choose the epoch. "
+            "Network, learning rate and number of images were chosen by the test accuracies of seed 0.",
             12,
             ("cifar10",),
             ("cifar10",),
@@ -315,8 +325,9 @@ EXPERIMENT = Experiment(
             options={"model": "", "widths": [16, 64, 128], "scaled_rate": True},
         ),
         "paper": Size(
-            "learning rate, epochs and moves of 004's public code, which takes N(0, 0.005²) as prior (here its scale "
-            "is fitted) and no validation images; no augmentation; CIFAR-10 also for figures 2 and 3",
+            "Learning rate, epochs and moves are those of the paper's public code. That code has the prior N(0, "
+            "0.005²) (here the scale is fitted) and no validation images. There is no augmentation. Figures 2 and 3 "
+            "also have CIFAR-10.",
             500_000,
             ("cifar10",),
             ("cifar10",),

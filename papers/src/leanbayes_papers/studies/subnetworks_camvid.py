@@ -1,4 +1,4 @@
-"""001, figures 8, 9 and 13 on street scenes: a U-Net on CamVid, where 001 has Cityscapes."""
+"""Sensitivity-guided subnetworks, figures 8, 9 and 13: a U-Net on the street scenes of CamVid, not of Cityscapes."""
 
 from functools import cache
 from pathlib import Path
@@ -6,22 +6,23 @@ from typing import Any
 
 from leanbayes.lab.data import Task, load_data
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.inside import by_depth, exceeds, random_by_part, ratios
-from leanbayes_papers.judge import all_of, matches, summary, within
+from leanbayes_papers.placement import by_depth, random_by_part
 from leanbayes_papers.segmentation import (
     LONGER,
-    from_trained,
+    jobs_from_trained,
     pictures,
+    results_with_pictures,
     scenes,
     segmentation_task,
-    shown,
-    trained_and_measured,
+    train_and_segment,
 )
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study
 from leanbayes_papers.training import partials
+from leanbayes_papers.verdicts import all_of, exceeds, matches, ratios, summary, within
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _OURS, _FULL = "partial 1 %", "vi from random weights"
 _METHODS = {
@@ -34,44 +35,48 @@ _METHODS = {
 _ALL = float("inf")
 
 LOSS = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.4, figure 8",
-    "“PBN has less than 5% degradation in IoU performance compared to the deterministic model”: 1 % has at least 95 % "
-    "of its mean IoU",
+    "“PBN has less than 5% degradation in IoU performance compared to the deterministic model”. Tested: the 1 % "
+    "network has at least 95 % of the mean IoU of the plain network.",
 )
 COMPARABLE = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.4, figure 8",
     "“The performance of the PBN on the segmentation task is both quantitatively and qualitatively comparable to that "
-    "of ensembles”: within 7 % of their mean IoU, and no worse a Brier score and ECE",
+    "of ensembles”. Tested: the mean IoU is within 7 % of that of the ensemble, and the Brier score and ECE are no "
+    "worse.",
 )
 FULL = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.4, figure 8",
-    "“the standard VI model performs very poorly with a 40% degradation in performance”: from random weights and with "
-    "a prior N(0, 1) it loses at least 20 % of the plain network's mean IoU, in twice the epochs",
+    "“the standard VI model performs very poorly with a 40% degradation in performance”. Tested: the fully random "
+    "network, from random weights and with the prior N(0, 1), loses at least 20 % of the plain network's mean IoU in "
+    "twice the epochs.",
 )
 START = Claim(
-    "ours",
+    cite.OURS,
     "subnetworks-camvid",
-    "VI from the trained network and with fitted prior scales keeps 95 % of the plain network's mean IoU",
+    "The fully random network that starts from the trained network and has fitted prior scales keeps 95 % of the plain "
+    "network's mean IoU.",
 )
 FAIR = Claim(
-    "ours",
+    cite.OURS,
     "subnetworks-camvid",
-    "1 % also keeps 95 % of the mean IoU of a plain network that was trained for as many epochs in all",
+    "The 1 % network also keeps 95 % of the mean IoU of a plain network that has as many epochs in all.",
 )
 DOUBT = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.4, figure 9",
-    "“the PBN-1% segmentation uncertainty is consistent with errors in the prediction and at class boundaries”: its "
-    "entropy is higher at wrong pixels than at right ones, and at edges of classes than inside",
+    "“the PBN-1% segmentation uncertainty is consistent with errors in the prediction and at class boundaries”. "
+    "Tested: the entropy is higher at wrong pixels than at right ones, and at the edges of classes than inside.",
 )
 ENDS = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.4, figure 13",
-    "“at low r_bayes < 5% … the highest magnitude gradients are near the network edges, both input and output”: of "
-    "the first block's weights, and of the last block's and the head's, more are random than of those between",
+    "“at low r_bayes < 5% … the highest magnitude gradients are near the network edges, both input and output”. "
+    "Tested: the share of random weights is larger in the first block, and in the last block with the head, than "
+    "between.",
 )
 
 
@@ -87,29 +92,29 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     wanted = size.options
     height, width = wanted["sides"]
     task = _task(job.data, folder, size.counts, (height, width), wanted["width"], wanted["depth"])
-    found, trained, _ = trained_and_measured(job, size, task)
-    metrics = found["metrics"]
+    result, trained, _ = train_and_segment(job, size, task)
+    metrics = result["metrics"]
     for number, name in enumerate(wanted["classes"]):
         if f"iou/{number}" in metrics:
             metrics[f"iou/{name}"] = metrics.pop(f"iou/{number}")
     metrics |= random_by_part(trained.predictor, first=1, last=2)
-    return found
+    return result
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
-    def kept(claim: Claim, a: str, b: str, low: float, high: float) -> Any:
+    def retains(claim: Claim, a: str, b: str, low: float, high: float) -> Any:
         return within(claim, ratios(results, "miou", a, b), low, high, f"mean IoU of {a} over that of {b}")
 
     verdicts = [
-        kept(LOSS, _OURS, "deterministic", 0.95, _ALL),
+        retains(LOSS, _OURS, "deterministic", 0.95, _ALL),
         all_of(
             COMPARABLE,
-            [kept(COMPARABLE, _OURS, "ensemble", 0.93, _ALL)]
+            [retains(COMPARABLE, _OURS, "ensemble", 0.93, _ALL)]
             + [matches(results, COMPARABLE, m, _OURS, "ensemble", tests=2) for m in ("brier", "ece")],
         ),
-        kept(FULL, _FULL, "deterministic", 0.0, 0.8),
-        kept(START, "vi", "deterministic", 0.95, _ALL),
-        kept(FAIR, _OURS, LONGER, 0.95, _ALL),
+        retains(FULL, _FULL, "deterministic", 0.0, 0.8),
+        retains(START, "vi", "deterministic", 0.95, _ALL),
+        retains(FAIR, _OURS, LONGER, 0.95, _ALL),
         all_of(
             DOUBT,
             [
@@ -140,7 +145,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
     depths = by_depth(results)
     if depths:
         figures["sparsity"] = lines(depths, "part of the network, from the input on", "sparsity")
-    rows = shown(results, ("ensemble", _OURS, _FULL))
+    rows = results_with_pictures(results, ("ensemble", _OURS, _FULL))
     if rows:
         figures["doubt"] = pictures(rows, len(classes))
     return Outcome(tables, verdicts, figures)
@@ -150,13 +155,13 @@ _CLASSES = [
     "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
 ]  # fmt: skip
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "subnetworks-camvid",
-    "001, figures 8, 9 and 13: segmentation of street scenes",
+    "Sensitivity-guided subnetworks, figures 8, 9 and 13: segmentation of street scenes",
     (LOSS, COMPARABLE, FULL, START, FAIR, DOUBT, ENDS),
     {
         "smoke": Size(
-            "made-up scenes of 16x16 with three classes, 1 and 2 epochs, a tiny U-Net, an ensemble of 2",
+            "Made-up scenes of 16x16 with three classes, 1 or 2 epochs, a tiny U-Net, an ensemble of 2.",
             0.1,
             ("scenes",),
             (),
@@ -167,11 +172,11 @@ EXPERIMENT = Experiment(
             options={"sides": [16, 16], "width": 4, "depth": 1, "classes": ["dark", "grey", "bright"]},
         ),
         "cpu": Size(
-            "CamVid at 36x48 (001: Cityscapes at 256x512), a U-Net of 8 to 64 channels (001: 64 to 1024), 12 epochs "
-            "of the plain network and 12 of the variational ones that start from it (001: 150 and 150; VI four times "
-            "that, here twice), no class weights, 1 mirrored draw a step (001: 5), fitted prior scales for partial "
-            "networks; so partial networks and VI have twice the epochs of the plain network and of each ensemble "
-            "member",
+            "CamVid at 36x48 (the paper: Cityscapes at 256x512) and a U-Net of 8 to 64 channels (the paper: 64 to "
+            "1024). The plain network has 12 epochs, and the variational networks that start from it have 12 more (the "
+            "paper: 150 and 150; VI four times as many, here twice); so partly random networks and VI have twice the "
+            "epochs of the plain network and of each ensemble member. There are no class weights, 1 mirrored draw a "
+            "step (the paper: 5), and fitted prior scales for partly random networks.",
             15,
             ("camvid",),
             ("camvid",),
@@ -183,8 +188,8 @@ EXPERIMENT = Experiment(
             options={"sides": [36, 48], "width": 8, "depth": 3, "classes": _CLASSES},
         ),
         "paper": Size(
-            "CamVid for Cityscapes; the learning rate falls as a cosine (001: halved on plateaus); VI has twice the "
-            "epochs (001: four times); no class weights",
+            "CamVid replaces Cityscapes. The learning rate falls as a cosine (the paper: it is halved on plateaus). VI "
+            "has twice the epochs (the paper: four times). There are no class weights.",
             150_000,
             ("camvid",),
             ("camvid",),
@@ -198,5 +203,5 @@ EXPERIMENT = Experiment(
     },
     _run,
     _conclude,
-    from_trained,
+    jobs_from_trained,
 )

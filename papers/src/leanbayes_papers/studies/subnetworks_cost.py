@@ -1,4 +1,4 @@
-"""001, table 1: parameters, FLOPs and memory by its formulas, beside what is counted of the same networks."""
+"""Sensitivity-guided subnetworks, table 1: parameters, FLOPs and memory by its formulas, and counted."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,15 +22,16 @@ from leanbayes.likelihood import Likelihood
 from leanbayes.objective import elbo
 from leanbayes.prediction import Predictor, predict
 from leanbayes.subspace import sensitivity
-from leanbayes_papers.base import Answer, Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes_papers import cite
 from leanbayes_papers.cost_table import table_1
-from leanbayes_papers.judge import all_of, summary
+from leanbayes_papers.study import Answer, Claim, Job, Outcome, Results, Size, Study, Verdict
 from leanbayes_papers.training import partials, small_task, train
+from leanbayes_papers.verdicts import all_of, summary
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
-_DRAWS = 5  # 001's, in training and prediction
-_EPOCHS = 50  # 000's and 001's, of the plain network and again of the partial one
+_DRAWS = 5  # as in the paper, in training and prediction
+_EPOCHS = 50  # as in both papers: of the plain network, and again of the partly random one
 _ONE = "partial 1 %, one draw"
 _NETS: dict[str, tuple[tuple[int, int, int], int, Callable[[], nn.Module]]] = {  # input, classes, network
     "digits": ((1, 8, 8), 10, partial(lenet300, 64, 10)),
@@ -42,52 +43,61 @@ _NETS: dict[str, tuple[tuple[int, int, int], int, Callable[[], nn.Module]]] = { 
 }
 
 PARAMETERS = Claim(
-    "001", "appendix B, table 1", "a partial network has (1 + r)θ parameters, VI has 2θ, an ensemble of M has Mθ"
+    cite.SUBNETWORKS,
+    "appendix B, table 1",
+    "A partly random network has (1 + r)θ parameters, VI has 2θ, and an ensemble of M has Mθ.",
 )
 FEWER = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "abstract",
-    "“approximately 45%, 80% less [parameters] than standard VI and ensembles” at 1 % (40 to 50 %, 75 to 85 %)",
+    "“approximately 45%, 80% less [parameters] than standard VI and ensembles”. Tested: the 1 % network has 40 to 50 % "
+    "less than VI, and 75 to 85 % less than the ensemble.",
 )
 PLAIN = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "appendix C, table 1",
-    "“the total FLOPs for a single forward-backward pass … would cost 3f_d” (to 10 %)",
+    "“the total FLOPs for a single forward-backward pass … would cost 3f_d”. Tested: to within 10 %.",
 )
 VI = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "appendix C, table 1",
-    "a step of VI with N draws costs 2(N + 2)f_d, which at N = 5 is 4.67 plain steps (to 10 %)",
+    "A training step of VI with N draws costs 2(N + 2)f_d, which for N = 5 is 4.67 plain steps. Tested: to within 10 "
+    "%.",
 )
 PARTIAL = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "appendix C, table 1",
-    "a step of a partial network costs (1 + r)(N + 2)f_d, which at 1 % and N = 5 is 2.36 plain steps (to 10 %)",
+    "A training step of a partly random network costs (1 + r)(N + 2)f_d, which for 1 % and N = 5 is 2.36 plain steps. "
+    "Tested: to within 10 %.",
 )
 CHEAPER = Claim(
-    "000",
+    cite.ABBOUD,
     "table 1",
-    "1 % trains “with 30% fewer FLOPs” than five networks: counted, with as many epochs after the plain network's and "
-    "five draws a step",
+    "The 1 % network trains “with 30% fewer FLOPs” than five networks. Tested: counted FLOPs, with five draws a step "
+    "and as many epochs as the plain network before.",
 )
 ONE_DRAW = Claim(
-    "ours", "subnetworks-cost", "with one draw a step, 1 % trains in less than half of the FLOPs of five networks"
+    cite.OURS,
+    "subnetworks-cost",
+    "With one draw a step, the 1 % network trains with less than half of the FLOPs of five networks.",
 )
 NEGLIGIBLE = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "appendix C",
-    "“FLOPs associated with the intermediate sensitivity analysis step … negligible”: below 1 % of a training of 50 "
-    "and 50 epochs",
+    "“FLOPs associated with the intermediate sensitivity analysis step … negligible”. Tested: below 1 % of a training "
+    "of 50 and 50 epochs.",
 )
-MEMORY = Claim("001", "table 1", "a partial network of 1 % needs the memory of two plain ones (to 10 %)")
+MEMORY = Claim(
+    cite.SUBNETWORKS, "table 1", "The 1 % network needs the memory of two plain networks. Tested: to within 10 %."
+)
 
 
 @cache
 def _task(network: str) -> Task:
-    """A few made-up images; pixels for a U-Net, else classes.
+    """Return a task of a few made-up images, with a class for each pixel if the network is a U-Net.
 
-    Counts do not depend on what is in them, but for those of prediction: draws share what comes before the first
-    random weight.
+    Counts do not depend on the contents of the images. Only those of prediction depend on the position of the random
+    weights, because draws share what comes before the first of them.
     """
     shape, classes, make = _NETS[network]
     random = np.random.default_rng(0)
@@ -108,10 +118,10 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: 
     chosen = count_flops(lambda: sensitivity(model, [(x, y)], likelihood))
     before = 1 if isinstance(recipe, Variational) and recipe.pretrain else 0
     whole = before + step / plain
-    kept, own = count_parameters(predictor), count_parameters(model)
+    size_of_method, size_of_plain = count_parameters(predictor), count_parameters(model)
     metrics = {
-        "parameters": kept.trained / own.trained,
-        "memory": kept.bytes / own.bytes,
+        "parameters": size_of_method.trained / size_of_plain.trained,
+        "memory": size_of_method.bytes / size_of_plain.bytes,
         "flops of a plain step": plain / forward,
         "flops of a step": step / plain,
         "flops of training": whole,
@@ -139,34 +149,34 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:  # noqa: 
 
 
 def _random(predictor: nn.Module) -> bool:
-    """Whether it is asked for draws: an ensemble has its members, and a plain network one pass."""
+    """Return whether predictions take draws; an ensemble has its members instead, and a plain network one pass."""
     return isinstance(predictor, Bayesian) or (isinstance(predictor, Predictor) and predictor.members is None)
 
 
 def _step(model: nn.Module, x: Tensor, y: Tensor, likelihood: Likelihood, draws: int) -> None:
-    """Forward and backward; of an ensemble, of each member."""
+    """Do a forward and a backward pass, for an ensemble with each member."""
     parts = model.parts().values() if isinstance(model, Predictor) and model.members is not None else (model,)
     for part in parts:
         loss = elbo(part, x, y, likelihood, n_data=len(x), samples=draws).loss
         torch.autograd.grad(loss, [p for p in part.parameters() if p.requires_grad], allow_unused=True)
 
 
-def _counted(claim: Claim, found: Mapping[str, float], low: float, high: float, what: str) -> Verdict:
-    """Counts are what they are, without an interval: a claim holds if it does for every network."""
-    if not found:
+def _counted(claim: Claim, counts: Mapping[str, float], low: float, high: float, what: str) -> Verdict:
+    """Judge counts, which are exact and need no interval: a claim holds if it does for every network."""
+    if not counts:
         return Verdict(claim, "not testable here", f"{what}: nothing was counted")
-    answer: Answer = "holds" if all(low <= value <= high for value in found.values()) else "does not hold"
-    told = ", ".join(f"{network} {value:.4g}" for network, value in found.items())
-    return Verdict(claim, answer, f"{what}: {told}; should be from {low:.4g} to {high:.4g}")
+    answer: Answer = "holds" if all(low <= value <= high for value in counts.values()) else "does not hold"
+    by_network = ", ".join(f"{network} {value:.4g}" for network, value in counts.items())
+    return Verdict(claim, answer, f"{what}: {by_network}, expected from {low:.4g} to {high:.4g}")
 
 
 def _of(results: Results, measure: str, method: str) -> dict[str, float]:
-    """By network; seeds change nothing."""
+    """Return a measure by network; seeds change nothing."""
     return {network: value for (network, _), value in results.column(measure, method).items()}
 
 
 def _over(results: Results, measure: str, method: str, other: str, of: str | None = None) -> dict[str, float]:
-    """A measure over another, or over the same of another method."""
+    """Return a measure over another measure, or over the same measure of another method, by network."""
     first, second = _of(results, measure, method), _of(results, of or measure, other)
     return {network: value / second[network] for network, value in first.items() if network in second}
 
@@ -176,8 +186,8 @@ def _conclude(results: Results, size: Size) -> Outcome:
     by_formula = [name for name, spec in size.methods.items() if parse(spec).relative_cost() is not None]
 
     def agrees(claim: Claim, measure: str, method: str, tolerance: float) -> Verdict:
-        found = _over(results, measure, method, method, f"{measure} by formula")
-        return _counted(claim, found, 1 - tolerance, 1 + tolerance, f"{measure} of {method}, counted over formula")
+        shares = _over(results, measure, method, method, f"{measure} by formula")
+        return _counted(claim, shares, 1 - tolerance, 1 + tolerance, f"{measure} of {method}, counted over formula")
 
     def saved(other: str) -> dict[str, float]:
         return {network: 1 - share for network, share in _over(results, "parameters", ours, other).items()}
@@ -188,16 +198,30 @@ def _conclude(results: Results, size: Size) -> Outcome:
         all_of(
             FEWER,
             [
-                _counted(FEWER, saved("vi"), 0.4, 0.5, "share saved of VI's"),
-                _counted(FEWER, saved("ensemble"), 0.75, 0.85, "share saved of the ensemble's"),
+                _counted(FEWER, saved("vi"), 0.4, 0.5, "share of VI's parameters that is saved"),
+                _counted(FEWER, saved("ensemble"), 0.75, 0.85, "share of the ensemble's parameters that is saved"),
             ],
         ),
-        _counted(PLAIN, _of(results, "flops of a plain step", "deterministic"), 2.7, 3.3, "plain step over f_d"),
+        _counted(
+            PLAIN, _of(results, "flops of a plain step", "deterministic"), 2.7, 3.3, "FLOPs of a plain step over f_d"
+        ),
         agrees(VI, "flops of a step", "vi", 0.1),
         agrees(PARTIAL, "flops of a step", ours, 0.1),
-        _counted(CHEAPER, _over(results, training, ours, "ensemble"), 0, 0.7, "1 % over ensemble"),
-        _counted(ONE_DRAW, _over(results, training, _ONE, "ensemble"), 0, 0.5, "1 % over ensemble"),
-        _counted(NEGLIGIBLE, _of(results, "sensitivity", ours), 0, 0.01, "share of training"),
+        _counted(
+            CHEAPER,
+            _over(results, training, ours, "ensemble"),
+            0,
+            0.7,
+            "FLOPs of the 1 % network over those of the ensemble",
+        ),
+        _counted(
+            ONE_DRAW,
+            _over(results, training, _ONE, "ensemble"),
+            0,
+            0.5,
+            "FLOPs of the 1 % network over those of the ensemble",
+        ),
+        _counted(NEGLIGIBLE, _of(results, "sensitivity", ours), 0, 0.01, "share of the FLOPs of training"),
         agrees(MEMORY, "memory", ours, 0.1),
     ]
     measures = (
@@ -207,7 +231,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
     return Outcome({f"{name}, plain network = 1": summary(results, measures, name) for name in size.data}, verdicts)
 
 
-_RANDOM = f"propagate=sample,draws={_DRAWS}"  # as 001 counts
+_RANDOM = f"propagate=sample,draws={_DRAWS}"  # the paper counts these
 _METHODS = {
     "deterministic": "deterministic",
     "ensemble": "ensemble",
@@ -218,7 +242,7 @@ _METHODS = {
     _ONE: "partial:rate=0.01,propagate=sample",
 }
 _SMALL = Size(
-    "LeNet 300-100 on made-up images of 8x8",
+    "LeNet 300-100 on made-up images of 8x8.",
     0.1,
     ("digits",),
     (),
@@ -229,16 +253,17 @@ _SMALL = Size(
     options={"repeats": 1},
 )
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "subnetworks-cost",
-    "001, table 1: parameters, FLOPs and memory by formula, and counted",
+    "Sensitivity-guided subnetworks, table 1: parameters, FLOPs and memory, by formula and counted",
     (PARAMETERS, FEWER, PLAIN, VI, PARTIAL, CHEAPER, ONE_DRAW, NEGLIGIBLE, MEMORY),
     {
         "smoke": _SMALL,
         "cpu": replace(
             _SMALL,
-            scaled="counts of one batch of 10 made-up images, which depend neither on data nor on seeds; LeNet 300-100 "
-            "and the small ResNet as in 001, a U-Net of 8 to 64 channels on 48x64 (001: 64 to 1024 on 256x512)",
+            scaled="One batch of 10 made-up images is counted; counts depend neither on data nor on seeds. LeNet "
+            "300-100 and the small ResNet are those of the paper. The U-Net has 8 to 64 channels on 48x64 (the paper: "
+            "64 to 1024 on 256x512).",
             minutes=2,
             data=("LeNet 300-100", "small ResNet", "U-Net of 8 to 64"),
             methods=_METHODS,
@@ -246,7 +271,7 @@ EXPERIMENT = Experiment(
         ),
         "paper": replace(
             _SMALL,
-            scaled="counts of one batch of 10 made-up images, of 128x256 for the U-Net (001: 256x512)",
+            scaled="One batch of 10 made-up images is counted; those of the U-Net are 128x256 (the paper: 256x512).",
             minutes=60,
             data=("LeNet 300-100", "small ResNet", "ResNet-18", "U-Net of 64 to 1024"),
             methods=_METHODS,

@@ -1,4 +1,4 @@
-"""001, figures 3, 4 and 11: LeNet 300-100 on MNIST with more and more random weights, rotated and unseen images."""
+"""Sensitivity-guided subnetworks, figures 3, 4 and 11: LeNet 300-100 on MNIST with 1 to 95 % random weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,58 +12,58 @@ from torch.utils.data import Dataset
 from leanbayes.bayesian import Bayesian
 from leanbayes.lab.data import Examples, Source, Task, load_data, rotate, shift
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes_papers import cite
 from leanbayes_papers.figures import by_rate, lines, maps
-from leanbayes_papers.inside import exceeds
-from leanbayes_papers.judge import all_of, beats, matches, summary, within
-from leanbayes_papers.training import digit_images, measured, partials, small_task, tensors
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study
+from leanbayes_papers.training import as_tensors, digit_images, partials, small_task, train_and_measure
+from leanbayes_papers.verdicts import all_of, beats, exceeds, matches, summary, within
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _PLAIN = {"deterministic": "deterministic", "ensemble": "ensemble", "dropout": "dropout", "vi": "vi"}
 _RATES = (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
 _OOD = "ood/unseen/auroc"
-_TURNED = 1000  # images at each angle
+_TURNED = 1000  # how many images are rotated by each angle
 
 DECLINE = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.2, figure 4a",
     "“As r_bayes increases while keeping the number of training steps fixed, we observe a decline in test performance, "
-    "particularly in Brier Score”: 1 % against the largest rate",
+    "particularly in Brier Score”. Tested: the 1 % network against that with the largest rate.",
 )
 ROTATED = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.2, figure 4b",
-    "“Under covariate shift, ensembles show greater robustness”: accuracy on rotated digits",
+    "“Under covariate shift, ensembles show greater robustness”. Tested: the accuracy on rotated digits.",
 )
 ON_PAR = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.2, figure 4d",
     "“AUROC scores indicate that Partial 10% performs on par with Ensembles, with both models outperforming other "
-    "methods” (Fashion-MNIST)",
+    "methods”. Tested with Fashion-MNIST as unseen images.",
 )
 CENTRAL = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.2, figure 3",
-    "“At r_bayes = 5%, uncertainty is concentrated on central connections”: more of the first layer's random weights "
-    "are at the central quarter of the pixels than a quarter",
+    "“At r_bayes = 5%, uncertainty is concentrated on central connections”. Tested: more than a quarter of the first "
+    "layer's random weights are at the central quarter of the pixels.",
 )
 FOURFOLD = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.2, figure 3",
-    "from 5 % to standard VI “uncertainty increases approximately fourfold” (2 to 8 times)",
+    "From the 5 % network to standard VI “uncertainty increases approximately fourfold”. Tested: 2 to 8 times.",
 )
 MATCHES = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "abstract, figure 11",
-    "with 1 % of the weights random “competitive performance and uncertainty estimates compared to ensemble methods” "
-    "(accuracy, Brier, NLL, ECE, out-of-distribution AUROC) at fewer training FLOPs",
+    "The 1 % network has “competitive performance and uncertainty estimates compared to ensemble methods”. Tested: "
+    "accuracy, Brier score, NLL, ECE and out-of-distribution AUROC, with fewer training FLOPs.",
 )
 
 
 @cache
 def _source(data: str, folder: Path | None) -> tuple[Source, Examples]:
-    """Known and unseen images: of the stand-in, digits upside down are the unseen ones."""
+    """Return known and unseen images; negatives are unseen for the small digits."""
     if data == "digits":
         source = digit_images()
         return source, shift(source.test, lambda x: 1 - x)
@@ -76,25 +76,25 @@ def _task(
     data: str, folder: Path | None, counts: tuple[int | None, ...], angles: tuple[int, ...]
 ) -> tuple[Task, dict[str, Dataset[Any]]]:
     source, unseen = _source(data, folder)
-    task = replace(small_task(source, counts, "lenet300"), shifted={"unseen": tensors(unseen, counts[2])})
+    task = replace(small_task(source, counts, "lenet300"), shifted={"unseen": as_tensors(unseen, counts[2])})
     fewer = min(_TURNED, counts[2] or _TURNED)
     turned: dict[str, Dataset[Any]] = {
-        f"{angle}°": tensors(shift(source.test, partial(rotate, degrees=angle)), fewer) for angle in angles
+        f"{angle}°": as_tensors(shift(source.test, partial(rotate, degrees=angle)), fewer) for angle in angles
     }
     return task, turned
 
 
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     task, turned = _task(job.data, folder, size.counts, tuple(size.options["angles"]))
-    found, trained = measured(job, size, task, shifted=turned)
-    metrics = found["metrics"]
+    result, trained = train_and_measure(job, size, task, shifted=turned)
+    metrics = result["metrics"]
     angles = [metrics[f"accuracy@{name}"] for name in turned]
     metrics["accuracy@rotated"] = sum(angles) / len(angles)
-    return found | _first_layer(trained.predictor, metrics)
+    return result | _first_layer(trained.predictor, metrics)
 
 
 def _first_layer(predictor: Any, metrics: dict[str, float]) -> dict[str, Any]:
-    """σ and number of the first layer's random weights by pixel."""
+    """Add where the first layer's random weights lie to ``metrics``, and return their mean σ by pixel."""
     if not isinstance(predictor, Bayesian):
         return {}
     weight = next(w for w in predictor.weights().values() if w.mean.dim() == 2)
@@ -138,7 +138,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
             ],
         ),
         exceeds(results, CENTRAL, "partial 5 %", "central", "central by area", margin=0.05),
-        within(FOURFOLD, _ratio(results), 2, 8, "σ of VI over σ at 5 %"),
+        within(FOURFOLD, _ratio(results), 2, 8, "σ of VI over σ of the 5 % network"),
         all_of(
             MATCHES,
             [
@@ -152,8 +152,8 @@ def _conclude(results: Results, size: Size) -> Outcome:
 
 
 def _ratio(results: Results) -> list[float]:
-    all_, few = (results.column("sigma", name) for name in ("vi", "partial 5 %"))
-    return [all_[key] / few[key] for key in all_ if key in few]
+    full, part = (results.column("sigma", name) for name in ("vi", "partial 5 %"))
+    return [full[key] / part[key] for key in full if key in part]
 
 
 def _figures(results: Results, rates: dict[str, float], angles: Sequence[int]) -> dict[str, Any]:
@@ -182,13 +182,14 @@ def _figures(results: Results, rates: dict[str, float], angles: Sequence[int]) -
     return figures
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "subnetworks-mnist-rates",
-    "001, figures 3, 4 and 11: MNIST by the share of random weights, rotation, Fashion-MNIST as unseen, FLOPs",
+    "Sensitivity-guided subnetworks, figures 3, 4 and 11: MNIST by the share of random weights; rotation, unseen "
+    "images",
     (DECLINE, ROTATED, ON_PAR, CENTRAL, FOURFOLD, MATCHES),
     {
         "smoke": Size(
-            "8x8 digits for MNIST, their negatives for Fashion-MNIST, 200 images, 2 epochs, an ensemble of 2",
+            "200 digits of 8x8 replace MNIST, and their negatives Fashion-MNIST; 2 epochs, an ensemble of 2.",
             0.1,
             ("digits",),
             (),
@@ -200,9 +201,10 @@ EXPERIMENT = Experiment(
             options={"angles": [30, 60]},
         ),
         "cpu": Size(
-            "4,000 training images and 20 epochs in all for every method (001: 60,000 and 50 after 50 of the plain "
-            "network), 1 mirrored draw a step (001: 5), each tensor's prior scale fitted (001: N(0, 1)), the KL "
-            "weighed by min(1, n/k) for k random weights, and 0.01 for all (001: from 0.2 to 0.01)",
+            "4,000 training images, and 20 epochs in all for every method (the paper: 60,000, and 50 epochs after 50 "
+            "of the plain network). There is 1 mirrored draw a step (the paper: 5), and the prior scale of each "
+            "tensor is fitted (the paper: N(0, 1)). The KL weight is min(1, n/k) for k random weights, and 0.01 if "
+            "all weights are random (the paper: from 0.2 to 0.01).",
             10,
             ("mnist",),
             ("mnist", "fashion-mnist"),
@@ -214,7 +216,8 @@ EXPERIMENT = Experiment(
             options={"angles": [15, 30, 45, 60, 90]},
         ),
         "paper": Size(
-            "every method has 100 epochs in all; 15 % of the training images are for validation; 5 samples as in 001",
+            "Every method has 100 epochs in all. 15 % of the training images are for validation. Predictions average "
+            "5 draws, as in the paper.",
             6000,
             ("mnist",),
             ("mnist", "fashion-mnist"),

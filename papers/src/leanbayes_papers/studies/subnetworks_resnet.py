@@ -1,4 +1,4 @@
-"""001, appendix H.3.1, figures 6, 12 and 15: the small ResNet on CIFAR-10 and SVHN, each unseen by the other."""
+"""Sensitivity-guided subnetworks, appendix H.3.1, figures 6, 12 and 15: the small ResNet on CIFAR-10 and SVHN."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,22 +14,23 @@ from leanbayes.lab.data import Examples, Source, Task, load_data, shift
 from leanbayes.lab.recipes import Budget, parse
 from leanbayes.lab.statistics import weight_distance, weights_of
 from leanbayes.prediction import Predictor
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, every_job
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.inside import by_depth, exceeds, random_by_part
-from leanbayes_papers.judge import all_of, beats, matches, summary, within
+from leanbayes_papers.placement import by_depth, random_by_part
 from leanbayes_papers.studies.selection import Selected
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, every_job
 from leanbayes_papers.training import (
+    as_tensors,
     digit_images,
-    judged,
+    measure_test,
     partials,
     relative_flops,
     small_task,
-    tensors,
     train,
 )
+from leanbayes_papers.verdicts import all_of, beats, exceeds, matches, summary, within
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _PLAIN = {"deterministic": "deterministic", "ensemble": "ensemble", "vi": "vi"}
 _OURS, _FIVE = "partial 1 %", "partial 5 %"
@@ -37,50 +38,56 @@ _COLD, _LONGER, _VI = "5 % from random weights", "5 % from random weights, twice
 _OOD = "ood/unseen/auroc"
 
 _ALIKE = (
-    "with 1 % of the weights random “competitive performance and uncertainty estimates compared to ensemble methods” "
+    "The 1 % network has “competitive performance and uncertainty estimates compared to ensemble methods”. Tested: "
 )
-CIFAR = Claim("001", "abstract, appendix H.3.1", _ALIKE + "on CIFAR-10 (accuracy, NLL, AUROC against SVHN)")
-SVHN = Claim("001", "abstract, appendix H.3.1", _ALIKE + "on SVHN (accuracy, NLL, AUROC against CIFAR-10)")
+CIFAR = Claim(
+    cite.SUBNETWORKS, "abstract, appendix H.3.1", _ALIKE + "accuracy, NLL and AUROC against SVHN, on CIFAR-10."
+)
+SVHN = Claim(
+    cite.SUBNETWORKS, "abstract, appendix H.3.1", _ALIKE + "accuracy, NLL and AUROC against CIFAR-10, on SVHN."
+)
 LOW = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.3",
-    "“very low percentages of Bayesian parameters exhibit competitive performance”: 1 % is no worse than 20 % on "
-    "CIFAR-10 (accuracy, NLL)",
+    "“very low percentages of Bayesian parameters exhibit competitive performance”. Tested: on CIFAR-10 the 1 % "
+    "network is no worse than the 20 % network (accuracy, NLL).",
 )
 FASTER = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.3, figure 6",
-    "on CIFAR-10 “PBN initialized from point estimates converges faster than both the randomly initialized 5% PBN … "
-    "and the standard VI network” and “achieves lower NLL and higher accuracy”, after as many Bayesian steps",
+    "On CIFAR-10 “PBN initialized from point estimates converges faster than both the randomly initialized 5% PBN … "
+    "and the standard VI network” and “achieves lower NLL and higher accuracy”. Tested after as many Bayesian steps.",
 )
 CHEAPER = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.3, figure 6",
-    "“all while requiring significantly less training cost”: on CIFAR-10 better also where the random start has the "
-    "steps that training the plain network took (NLL)",
+    "“all while requiring significantly less training cost”. Tested: on CIFAR-10 the NLL is better even if the network "
+    "that starts from random weights also gets the steps that the plain network took.",
 )
 ENDS = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "section 4.4, figure 12",
-    "“for ResNet18 with CIFAR-10, Bayesian weights are selected from layers near the input and output blocks”: at 1 % "
-    "more of the weights up to the first block, and from the last on, are random than of those between",
+    "“for ResNet18 with CIFAR-10, Bayesian weights are selected from layers near the input and output blocks”. Tested: "
+    "in the 1 % network the share of random weights is larger up to the first block, and from the last block on, than "
+    "between.",
 )
 NARROWER = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "appendix G, figure 15a",
-    "“the ensemble's weight distribution is slightly narrower than that of the PBN-1%”: a smaller deviation",
+    "“the ensemble's weight distribution is slightly narrower than that of the PBN-1%”. Tested: its standard "
+    "deviation is smaller.",
 )
 SIMILAR = Claim(
-    "001",
+    cite.SUBNETWORKS,
     "appendix G, figure 15b",
-    "a KS statistic of 0.07 indicates “a high similarity” of the weights of 1 % and of the ensemble: as near as a "
-    "member is to the other four, to 0.02",
+    "A KS statistic of 0.07 indicates “a high similarity” between the weights of the 1 % network and of the ensemble. "
+    "Tested: the statistic exceeds that between a member and the other four by at most 0.02.",
 )
 
 
 @cache
 def _sources(data: str, other: str, folder: Path | None) -> tuple[Source, Examples]:
-    """Known and unseen images; of the stand-in, negatives are the unseen ones."""
+    """Return known and unseen images; negatives are unseen for the small digits."""
     if data == "digits":
         source = digit_images()
         return source, shift(source.test, lambda x: 1 - x)
@@ -91,11 +98,11 @@ def _sources(data: str, other: str, folder: Path | None) -> tuple[Source, Exampl
 @cache
 def _task(data: str, other: str, folder: Path | None, counts: tuple[int | None, ...]) -> Task:
     source, unseen = _sources(data, other, folder)
-    return replace(small_task(source, counts, "small_resnet"), shifted={"unseen": tensors(unseen, counts[2])})
+    return replace(small_task(source, counts, "small_resnet"), shifted={"unseen": as_tensors(unseen, counts[2])})
 
 
 def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
-    """Every method on all data; on the first also random starts, with the Bayesian epochs of the others or all."""
+    """Return every job, and on the first data set also starts from random weights, with half of the epochs or all."""
     data, half = size.data[0], size.budget.epochs // 2
     cold, fully = (_cold(spec) for spec in (size.methods[_FIVE], size.methods.get("vi", "vi")))
     jobs = every_job(size, seeds)
@@ -107,7 +114,7 @@ def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
 
 
 def _cold(spec: str) -> str:
-    """The same recipe without a trained start."""
+    """Return the same recipe with a start from random weights."""
     return spec if "pretrain=0" in spec else f"{spec}{',' if ':' in spec else ':'}pretrain=0"
 
 
@@ -117,31 +124,34 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     if job.method in (_COLD, _LONGER):
         recipe = Selected(**vars(recipe))
     trained, run = train(job, size, task, recipe)
-    kept, flops = count_parameters(trained.predictor), relative_flops(recipe)
-    metrics = judged(trained, size, task, job.seed) | {"parameters": kept.trained, "random": kept.scales}
+    parameters, flops = count_parameters(trained.predictor), relative_flops(recipe)
+    metrics = measure_test(trained, size, task, job.seed)
+    metrics |= {"parameters": parameters.trained, "random": parameters.scales}
     metrics |= random_by_part(trained.predictor, first=3, last=2)
     if flops is not None and job.epochs is None:
         metrics["flops"] = flops
     if job.method == "ensemble" and job.data == size.data[0]:
         ours, _ = train(replace(job, spec=size.methods[_OURS]), size, task)
         metrics |= _weights(trained.predictor, ours.predictor, size.options["weights"], job.seed)
-    curve = [nll for stage, nll in run.curve if stage != "plain"]  # without those of a network that only chose weights
+    curve = [
+        nll for stage, nll in run.curve if stage != "plain"
+    ]  # the plain stage may belong to a network that only chose the weights
     return {"metrics": metrics, "seconds": {"train": trained.seconds}, "curve": curve}
 
 
 def _weights(ensemble: nn.Module, ours: nn.Module, most: int, seed: int) -> dict[str, float]:
-    """How far the weights of 1 % are from an ensemble's, and those of its first member from the others'.
+    """Return how far the weights of the 1 % network are from an ensemble's, and its first member's from the others'.
 
-    Mixtures are fitted to at most so many weights.
+    Mixtures are fitted to at most ``most`` weights.
     """
     assert isinstance(ensemble, Predictor)
-    own = weights_of(ours, generator=torch.Generator().manual_seed(seed))
+    partly_random = weights_of(ours, generator=torch.Generator().manual_seed(seed))
     members = [weights_of(member) for member in ensemble.parts().values()]
-    together, one, rest = torch.cat(members), members[0], torch.cat(members[1:])
+    together, others = torch.cat(members), torch.cat(members[1:])
     return {
-        "distance of 1 %": weight_distance(own, together, most=most, seed=seed).statistic,
-        "distance of a member": weight_distance(one, rest, most=most, seed=seed).statistic,
-        "deviation of 1 %": own.double().std().item(),
+        "distance of 1 %": weight_distance(partly_random, together, most=most, seed=seed).statistic,
+        "distance of a member": weight_distance(members[0], others, most=most, seed=seed).statistic,
+        "deviation of 1 %": partly_random.double().std().item(),
         "deviation of the ensemble": together.double().std().item(),
     }
 
@@ -170,7 +180,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
         exceeds(
             _only(results, first), NARROWER, "ensemble", "deviation of 1 %", "deviation of the ensemble", margin=1e-4
         ),
-        within(SIMILAR, _further(results, first), -1, 0.02, "distance of 1 %, less that of a member"),
+        within(SIMILAR, _further(results, first), -1, 0.02, "distance of the 1 % network minus that of a member"),
     ]
     parts = (f"random@part {number}" for number in range(1, 8))
     measures = (
@@ -189,7 +199,7 @@ def _conclude(results: Results, size: Size) -> Outcome:
 
 
 def _only(results: Results, data: str) -> Results:
-    return Results([(job, result) for job, result in results.found if job.data == data])
+    return Results([(job, result) for job, result in results.runs if job.data == data])
 
 
 def _further(results: Results, data: str) -> list[float]:
@@ -198,21 +208,21 @@ def _further(results: Results, data: str) -> list[float]:
 
 
 def _curve(results: Results, method: str, data: str) -> dict[float, list[float]]:
-    found: dict[float, list[float]] = {}
-    for job, result in results.found:
+    curve: dict[float, list[float]] = {}
+    for job, result in results.runs:
         if job.method == method and job.data == data:
             for epoch, nll in enumerate(result.get("curve", ()), start=1):
-                found.setdefault(float(epoch), []).append(nll)
-    return found
+                curve.setdefault(float(epoch), []).append(nll)
+    return curve
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "subnetworks-resnet",
-    "001, appendix H.3.1, figures 6, 12 and 15: the small ResNet on CIFAR-10 and SVHN, each unseen by the other",
+    "Sensitivity-guided subnetworks, appendix H.3.1, figures 6, 12 and 15: the small ResNet on CIFAR-10 and SVHN",
     (CIFAR, SVHN, LOW, FASTER, CHEAPER, ENDS, NARROWER, SIMILAR),
     {
         "smoke": Size(
-            "8x8 digits, their negatives as unseen, 80 images, 2 epochs, an ensemble of 2",
+            "80 digits of 8x8, their negatives as unseen images, 2 epochs, an ensemble of 2.",
             0.1,
             ("digits",),
             (),
@@ -224,10 +234,11 @@ EXPERIMENT = Experiment(
             options={"weights": 1000},
         ),
         "cpu": Size(
-            "3,000 images of each (001: 50,000 and 73,257), SVHN from 5,000 of its test images divided in three, 10 "
-            "epochs in all for every method (001: 50 after 50 of the plain network), 1 mirrored draw a step (001: 5)"
-            ", fitted prior scales (001: N(0, 1)); figures 6, 12 and 15 have ResNet-18 in 001; here the last "
-            "block works on single pixels, so that 8 of 9 weights of its kernels meet only padding",
+            "3,000 images of each data set (the paper: 50,000 and 73,257); those of SVHN are 5,000 of its test "
+            "images, divided into three sets. Every method has 10 epochs in all (the paper: 50 after 50 of the plain "
+            "network), 1 mirrored draw a step (the paper: 5), and fitted prior scales (the paper: N(0, 1)). Figures "
+            "6, 12 and 15 of the paper have ResNet-18. The last block of the small ResNet works on single pixels, so "
+            "that 8 of the 9 weights of its kernels only meet padding.",
             14,
             ("cifar10", "svhn-test"),
             ("cifar10", "svhn-test"),
@@ -239,7 +250,7 @@ EXPERIMENT = Experiment(
             options={"weights": 20_000},
         ),
         "paper": Size(
-            "every method has 100 epochs in all; figures 6, 12 and 15 have ResNet-18 in 001",
+            "Every method has 100 epochs in all. Figures 6, 12 and 15 of the paper have ResNet-18.",
             20_000,
             ("cifar10", "svhn"),
             ("cifar10", "svhn"),

@@ -1,4 +1,4 @@
-"""UCI regression with the standard splits, for every method that predicts numbers: the field's common yardstick."""
+"""UCI regression with the standard splits, a common benchmark, for every method that predicts real numbers."""
 
 import math
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from leanbayes.lab.data import Source, length, load_data
 from leanbayes.lab.data.source import from_arrays
 from leanbayes.lab.models import mlp
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, every_job
-from leanbayes_papers.judge import all_of, matches, summary
-from leanbayes_papers.training import measured, small_task
+from leanbayes_papers import cite
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, every_job
+from leanbayes_papers.training import small_task, train_and_measure
+from leanbayes_papers.verdicts import all_of, matches, summary
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _METHODS = {
     "deterministic": "deterministic",
     "ensemble": "ensemble",
     "dropout": "dropout:rate=0.05",
-    "swag": "swag:lr=0.001",  # with 0.01 a Gaussian of little noise diverges
+    "swag": "swag:lr=0.001",  # with 0.01 a Gaussian likelihood of little noise diverges
     "vi": "vi",
     "vi by moments": "vi:predict=moments",
     "partial 1 %": "partial",
@@ -41,13 +42,13 @@ _ALL = (*_SETS, "kin8nm", "naval", "power", "protein")
 _MADE_UP = "made-up"
 
 PARTIAL = Claim(
-    "ours",
+    cite.OURS,
     "UCI regression",
-    "with 10 % of the weights random, a network matches an ensemble of five (RMSE, NLL)",
+    "The 10 % network matches the ensemble of five (RMSE, NLL).",
 )
-ONE_PASS = Claim("ours", "UCI regression", "one pass of moments predicts as well as samples (RMSE, NLL)")
+ONE_PASS = Claim(cite.OURS, "UCI regression", "One pass of moments predicts as well as draws (RMSE, NLL).")
 BEST_ALIKE = Claim(
-    "ours", "UCI regression", "variational inference over 10 % of the weights matches that over all (NLL)"
+    cite.OURS, "UCI regression", "Variational inference over 10 % of the weights matches that over all weights (NLL)."
 )
 
 
@@ -62,7 +63,7 @@ def _source(data: str, folder: Path | None, split: int) -> Source:
 
 
 def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
-    """A seed is the number of a split too; protein has five of them."""
+    """Return the jobs; a seed is also the number of a split, of which protein has five."""
     return [job for job in every_job(size, seeds) if job.data != "protein" or job.seed < 5]
 
 
@@ -71,12 +72,12 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     plan = source.preparation
     task = small_task(source, size.counts, partial(mlp, len(plan.mean), plan.outputs, width=(50,)))
     epochs = max(2, round(size.options["steps"] * size.budget.batch_size / length(task.train)))
-    found, _ = measured(replace(job, epochs=epochs), size, task)
+    result, _ = train_and_measure(replace(job, epochs=epochs), size, task)
     scale = plan.target_std[0]
-    metrics = found["metrics"]
+    metrics = result["metrics"]
     metrics["rmse in units"] = metrics["rmse"] * scale
     metrics["nll in units"] = metrics["nll"] + math.log(scale)
-    return found
+    return result
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
@@ -94,13 +95,13 @@ def _conclude(results: Results, size: Size) -> Outcome:
     )
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "uci",
-    "UCI regression with the standard splits: RMSE and NLL of every method",
+    "Beyond the papers: UCI regression with the standard splits, RMSE and NLL of every method",
     (PARTIAL, ONE_PASS, BEST_ALIKE),
     {
         "smoke": Size(
-            "a made-up table of 160 rows, four methods, 20 steps",
+            "A made-up table of 160 rows, four methods, 20 steps.",
             0.1,
             (_MADE_UP,),
             (),
@@ -111,7 +112,7 @@ EXPERIMENT = Experiment(
             options={"steps": 20},
         ),
         "cpu": Size(
-            "five of the nine tables, 3 of the 20 splits; as many steps for each table",
+            "Five of the nine tables and 3 of the 20 splits. Every table has as many steps.",
             9,
             _SETS,
             tuple(f"uci-{name}" for name in _SETS),
@@ -122,7 +123,7 @@ EXPERIMENT = Experiment(
             options={"steps": 700},
         ),
         "paper": Size(
-            "nothing: all tables with their 20 splits (protein has 5), one layer of 50 units",
+            "Nothing is scaled down: all tables with their 20 splits (protein has 5), one layer of 50 units.",
             600,
             _ALL,
             tuple(f"uci-{name}" for name in _ALL),

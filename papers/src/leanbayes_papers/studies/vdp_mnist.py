@@ -1,4 +1,4 @@
-"""002, figures 1c, 2a, 3a and 4a: LeNet-5 on MNIST by VDP++, Bayes by backprop and plainly."""
+"""VDP++, figures 1c, 2a, 3a and 4a: LeNet-5 on MNIST as VDP++, Bayes by backprop (BBB) and plain network."""
 
 import copy
 from functools import cache, partial
@@ -12,12 +12,11 @@ from leanbayes.evaluation import Explainer
 from leanbayes.evaluation.pruning import FRACTIONS
 from leanbayes.lab.data import Task, load_data
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size, Verdict
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.inside import exceeds
-from leanbayes_papers.judge import all_of, beats, matches, summary
 from leanbayes_papers.noise import SNRS
-from leanbayes_papers.training import digit_images, measured, percent, small_task
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict
+from leanbayes_papers.training import digit_images, percent, small_task, train_and_measure
 from leanbayes_papers.vdp_measures import (
     POINT,
     TESTS,
@@ -32,98 +31,116 @@ from leanbayes_papers.vdp_measures import (
     under_noise,
     when_pruned,
 )
+from leanbayes_papers.verdicts import all_of, beats, exceeds, matches, summary
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _PLAIN, _VI, _VDP, _STRONG = "deterministic", "vi", "vdp", ", KL 0.3"
 _WEIGHTS = {"": 0.003, _STRONG: 0.3}
-_WAYS = {"covariance": (4, 4), "moments": (4, 4), "sample": (16, 500)}  # times as many draws; images at once
+_WAYS = {
+    "covariance": (4, 4),
+    "moments": (4, 4),
+    "sample": (16, 500),
+}  # the factor on draws, and how many images are predicted at once
 _FEW = " of a few images by "
 _WORST = f"accuracy@{min(SNRS):g} dB"
+_ANSWERS = {"holds": "holds", "does not hold": "does not hold", "not testable here": "is not testable here"}
 
 EQUAL = Claim(
-    "002",
+    cite.VDP,
     "section 4",
-    "“the performances were not significantly different from one another (p>0.01)”: a one-way ANOVA of test accuracies",
+    "“the performances were not significantly different from one another (p>0.01)”. Tested: a one-way ANOVA of test "
+    "accuracies.",
 )
 ROBUST = Claim(
-    "002",
+    cite.VDP,
     "section 4, figure 1c",
-    "at an SNR of -6 dB “the Bayesian models (BBB, VDP Cov, VDP++) all significantly outperform the deterministic "
-    "network (DET)” (of these BBB and VDP++)",
+    "At an SNR of -6 dB “the Bayesian models (BBB, VDP Cov, VDP++) all significantly outperform the deterministic "
+    "network (DET)”. Tested: BBB and VDP++.",
 )
-FALLS = Claim("002", "figure 3a", "the normalised output variance of VDP++ falls as the SNR rises (Spearman, p < 0.01)")
+FALLS = Claim(
+    cite.VDP,
+    "figure 3a",
+    "The normalised output variance of VDP++ falls as the SNR rises. Tested: Spearman's correlation, p < 0.01.",
+)
 SAME = Claim(
-    "002",
+    cite.VDP,
     "section 4, figure 3a",
-    "the variance of VDP Cov and VDP++ by SNR: “there was no significant difference (Spearman correlation p < 0.01) "
-    "between the methods” (of one network, trained as VDP++, by both)",
+    "Of the variances of VDP Cov and VDP++ by SNR: “there was no significant difference (Spearman correlation p < "
+    "0.01) between the methods”. Tested: one network, trained as VDP++, predicts by both.",
 )
 PRUNES = Claim(
-    "002",
+    cite.VDP,
     "section 4, figure 2a",
-    "“VDP++ is able to prune > 90% of its parameters before the performance begins to drop significantly”: at most a "
-    "point of accuracy is lost at 90 %",
+    "“VDP++ is able to prune > 90% of its parameters before the performance begins to drop significantly”. Tested: "
+    "at most a point of accuracy is lost at 90 %.",
 )
 BETTER = Claim(
-    "002",
+    cite.VDP,
     "figure 2a",
-    "“the VDP model types have superior self-compressing properties”: a higher accuracy than the plain network and BBB "
-    "with 90 % and with 95 % pruned",
+    "“the VDP model types have superior self-compressing properties”. Tested: VDP++ is more accurate than the plain "
+    "network and BBB with 90 % and with 95 % of the weights pruned.",
 )
 LACKS = Claim(
-    "002",
+    cite.VDP,
     "section 2",
     "“contemporary BNN methods such as Bayes by Backprop (BBB) and Dropout CNNs appear to lack this property” of "
-    "self-compression: BBB loses as much accuracy as the plain network at 90 %",
+    "self-compression. Tested: with 90 % of the weights pruned, BBB loses as much accuracy as the plain network.",
 )
 DIFFER = Claim(
-    "002",
+    cite.VDP,
     "section 4, figure 4a",
-    "Sensitivity Max and Infidelity: “Pair-wise t-tests indicate significant differences between methods for all "
-    "experiments (p < 0.01)”",
+    "For Sensitivity Max and Infidelity “Pair-wise t-tests indicate significant differences between methods for all "
+    "experiments (p < 0.01)”.",
 )
 SENSITIVITY = Claim(
-    "002", "section 4, figure 4a", "“The deterministic method narrowly outperformed VDP++ by Sensitivity Max”"
+    cite.VDP, "section 4, figure 4a", "“The deterministic method narrowly outperformed VDP++ by Sensitivity Max”."
 )
-INFIDELITY = Claim("002", "section 4, figure 4a", "“VDP++ significantly outperformed all methods by Infidelity”")
-BY_RATIO = Claim("ours", "pruning", "VDP++ keeps a higher accuracy if 90 % are pruned by |μ|/σ than by |μ|, as in 002")
+INFIDELITY = Claim(cite.VDP, "section 4, figure 4a", "“VDP++ significantly outperformed all methods by Infidelity”.")
+BY_RATIO = Claim(
+    cite.OURS,
+    "pruning",
+    "VDP++ keeps a higher accuracy if 90 % of the weights are pruned by |μ|/σ than by |μ|, as the paper does.",
+)
 BALANCE = Claim(
-    "002",
+    cite.VDP,
     "section 5",
     "“when the KL term is scaled down too much … the resulting models lack the inherent properties like "
-    "self-compression and noise robustness”: VDP++ with KL weight 0.003 against 0.3",
+    "self-compression and noise robustness”. Tested: VDP++ with a KL weight of 0.003 against 0.3.",
 )
 COST = Claim(
-    "002",
+    cite.VDP,
     "section 5",
-    "where the KL dominates “the model compresses itself at the cost of performance”: VDP++ with KL weight 0.3 loses "
-    "less when pruned and is less accurate than with 0.003",
+    "Where the KL dominates “the model compresses itself at the cost of performance”. Tested: VDP++ with a KL weight "
+    "of 0.3 loses less when it is pruned, and is less accurate, than with 0.003.",
 )
 
 
 @cache
 def _task(data: str, folder: Path | None, counts: tuple[int | None, ...], model: str) -> tuple[Task, float]:
-    """The task, and how much of [0, 1], in which 002 has its pixels, is one of the standardised inputs."""
+    """Return the task, and one unit of its standardised inputs in [0, 1], the range of pixels in VDP++."""
     source = digit_images() if data == "digits" else load_data(data, folder)
     return small_task(source, counts, model), source.preparation.std[0]
 
 
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     task, unit = _task(job.data, folder, size.counts, size.options["model"])
-    found, trained = measured(job, size, task)
-    model, metrics, wanted = trained.predictor, found["metrics"], size.options
+    result, trained = train_and_measure(job, size, task)
+    model, metrics, wanted = trained.predictor, result["metrics"], size.options
     x, y = (part[: wanted["images"]] for part in task.test[:])
     metrics |= under_noise(model, x, y, size.samples) | when_pruned(model, x, y, size.samples, wanted["fractions"])
     metrics |= _explained(model, x[: wanted["explained"]], y[: wanted["explained"]], size.samples, unit)
     if job.method.startswith(_VDP):
         few = slice(start := job.seed * wanted["few"] % len(x), start + wanted["few"])
         metrics |= _propagated(model, x[few], y[few], size.samples)
-    return found
+    return result
 
 
 def _explained(model: nn.Module, x: Tensor, y: Tensor, samples: int, unit: float) -> dict[str, float]:
-    """As in 002's code: of the true class; perturbed by at most 0.1 and 0.5; infidelity of absolute gradients."""
+    """Measure explanations of the true class as the code of VDP++ does.
+
+    Perturbations are at most 0.1 and 0.5 of the range of pixels, and the infidelity is that of absolute gradients.
+    """
     explainer = Explainer(model, samples=samples, batch_size=100)
     return {
         "sensitivity max": explainer.sensitivity_max(x, y, radius=0.1 / unit).mean().item(),
@@ -133,21 +150,25 @@ def _explained(model: nn.Module, x: Tensor, y: Tensor, samples: int, unit: float
 
 
 def _propagated(model: nn.Module, x: Tensor, y: Tensor, samples: int) -> dict[str, float]:
-    """One network under noise with the full covariance, with its diagonal alone, and by samples of the weights."""
-    found: dict[str, float] = {}
+    """Measure one network under noise with the full covariance, with its diagonal alone, and by draws."""
+    metrics: dict[str, float] = {}
     for way, (times, images) in _WAYS.items():
         other = copy.deepcopy(model)
         assert isinstance(other, Bayesian)
         other.propagate = way
-        found |= under_noise(other, x, y, times * samples, _FEW + way, images)
-    return found
+        metrics |= under_noise(other, x, y, times * samples, _FEW + way, images)
+    return metrics
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
     beat = partial(beats, results, tests=TESTS)
     verdicts = [
-        Verdict(one.claim, one.answer, f"KL weight 0.3: {one.why}. KL weight 0.003 {other.answer}: {other.why}")
-        for one, other in zip(_judged(results, _STRONG), _judged(results, ""), strict=True)
+        Verdict(
+            strong.claim,
+            strong.answer,
+            f"With a KL weight of 0.3: {strong.why}. With 0.003 the claim {_ANSWERS[weak.answer]}: {weak.why}",
+        )
+        for strong, weak in zip(_verdicts(results, _STRONG), _verdicts(results, ""), strict=True)
     ]
     pruned: dict[str, Any] = {"a": _VDP + _STRONG, "b": _VDP, "direction": "low", "margin": POINT}
     verdicts += [
@@ -169,8 +190,8 @@ def _conclude(results: Results, size: Size) -> Outcome:
     return Outcome({title: summary(results, measures) for title, measures in tables.items()}, verdicts, figures)
 
 
-def _judged(results: Results, kl: str) -> list[Verdict]:
-    """All that is asked of the networks with one weight of the KL."""
+def _verdicts(results: Results, kl: str) -> list[Verdict]:
+    """Judge the networks with one weight of the KL."""
     vi, vdp = _VI + kl, _VDP + kl
     beat = partial(beats, results, tests=TESTS)
     pruned = "accuracy@90 % pruned"
@@ -195,13 +216,13 @@ def _judged(results: Results, kl: str) -> list[Verdict]:
     ]
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "vdp-mnist",
-    "002, figures 1c, 2a, 3a and 4a: LeNet-5 on MNIST, noise, pruning, full covariance and explanations",
+    "VDP++, figures 1c, 2a, 3a and 4a: LeNet-5 on MNIST, noise, pruning, full covariance and explanations",
     (EQUAL, ROBUST, FALLS, SAME, PRUNES, BETTER, LACKS, DIFFER, SENSITIVITY, INFIDELITY, BY_RATIO, BALANCE, COST),
     {
         "smoke": Size(
-            "8x8 digits, 100 images, 1 epoch, a perceptron",
+            "100 digits of 8x8, 1 epoch, a perceptron.",
             0.1,
             ("digits",),
             (),
@@ -213,9 +234,10 @@ EXPERIMENT = Experiment(
             options={"model": "mlp", "images": 20, "explained": 3, "few": 1, "fractions": [0.0, 0.9, 0.95]},
         ),
         "cpu": Size(
-            "15,000 training images and 5 epochs; 1,500 test images for noise and pruning, 200 for explanations, 5 of "
-            "each seed for the full covariance, which is not trained; each tensor's prior scale fitted (002: N(0, 1)), "
-            "drawn outputs scored by cross-entropy (002: eq. 11), KL weights not searched but 0.003 and 0.3",
+            "15,000 training images and 5 epochs; 1,500 test images for noise and pruning, 200 for explanations, and "
+            "5 for each seed for the full covariance, which is not trained. The prior scale of each tensor is fitted "
+            "(the paper: N(0, 1)), drawn outputs are scored by cross-entropy (the paper: eq. 11), and the KL weights "
+            "are 0.003 and 0.3 without a search.",
             13,
             ("mnist",),
             ("mnist",),
@@ -233,8 +255,8 @@ EXPERIMENT = Experiment(
             },
         ),
         "paper": Size(
-            "002 states neither epochs nor learning rate: 50 and a cosine here; drawn outputs scored by cross-entropy; "
-            "KL weights 0.003 and 0.3; VDP Cov is not trained",
+            "The paper states neither epochs nor learning rate; there are 50 epochs and a cosine here. Drawn outputs "
+            "are scored by cross-entropy, the KL weights are 0.003 and 0.3, and VDP Cov is not trained.",
             3000,
             ("mnist",),
             ("mnist",),

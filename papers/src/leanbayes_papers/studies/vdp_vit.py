@@ -1,4 +1,4 @@
-"""002, section 4 and figure 5: a vision transformer by VDP++, under noise and pruned; a small one on MNIST."""
+"""VDP++, section 4 and figure 5: a small vision transformer (ViT) on MNIST, under noise and pruned."""
 
 from functools import cache, partial
 from pathlib import Path
@@ -8,11 +8,11 @@ from leanbayes.evaluation.pruning import FRACTIONS
 from leanbayes.lab.data import Task, load_data
 from leanbayes.lab.models import vit
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers.base import Claim, Experiment, Job, Outcome, Results, Size
+from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
-from leanbayes_papers.judge import all_of, beats, summary
 from leanbayes_papers.noise import SNRS
-from leanbayes_papers.training import digit_images, measured, percent, small_task
+from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study
+from leanbayes_papers.training import digit_images, percent, small_task, train_and_measure
 from leanbayes_papers.vdp_measures import (
     POINT,
     TESTS,
@@ -24,27 +24,29 @@ from leanbayes_papers.vdp_measures import (
     under_noise,
     when_pruned,
 )
+from leanbayes_papers.verdicts import all_of, beats, summary
 
-__all__ = ["EXPERIMENT"]
+__all__ = ["STUDY"]
 
 _PLAIN, _VDP = "deterministic", "vdp"
 
 SMALL = Claim(
-    "002",
+    cite.VDP,
     "section 4",
-    "“we trained a small ViT on MNIST and confirmed noise robustness using the variance vs SNR experiment”: the "
-    "variance falls as the SNR rises (Spearman, p < 0.01)",
+    "“we trained a small ViT on MNIST and confirmed noise robustness using the variance vs SNR experiment”. "
+    "Tested: the variance falls as the SNR rises (Spearman's correlation, p < 0.01).",
 )
 ROBUST = Claim(
-    "002",
+    cite.VDP,
     "figure 5b",
-    "“the VDP retains its … noise robustness properties” in a ViT: a higher accuracy than the plain network's at -6 dB",
+    "“the VDP retains its … noise robustness properties” in a ViT. Tested: it is more accurate than the plain network "
+    "at -6 dB.",
 )
 COMPRESSES = Claim(
-    "002",
+    cite.VDP,
     "figure 5a",
-    "“the VDP retains its self-compressing … properties” in a ViT: at most a point of accuracy is lost with 90 % "
-    "pruned, and less than the plain network loses",
+    "“the VDP retains its self-compressing … properties” in a ViT. Tested: with 90 % of the weights pruned it "
+    "loses at most a point of accuracy, and less than the plain network.",
 )
 
 
@@ -59,11 +61,11 @@ def _task(data: str, folder: Path | None, counts: tuple[int | None, ...], shape:
 def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     wanted = size.options
     task = _task(job.data, folder, size.counts, tuple(wanted["patch, width, depth, heads"]))
-    found, trained = measured(job, size, task)
+    result, trained = train_and_measure(job, size, task)
     x, y = (part[: wanted["images"]] for part in task.test[:])
-    found["metrics"] |= under_noise(trained.predictor, x, y, size.samples)
-    found["metrics"] |= when_pruned(trained.predictor, x, y, size.samples, wanted["fractions"])
-    return found
+    result["metrics"] |= under_noise(trained.predictor, x, y, size.samples)
+    result["metrics"] |= when_pruned(trained.predictor, x, y, size.samples, wanted["fractions"])
+    return result
 
 
 def _conclude(results: Results, size: Size) -> Outcome:
@@ -93,13 +95,13 @@ def _conclude(results: Results, size: Size) -> Outcome:
     return Outcome({"ViT": summary(results, measures)}, verdicts, figures)
 
 
-EXPERIMENT = Experiment(
+STUDY = Study(
     "vdp-vit",
-    "002, section 4 and figure 5: a small ViT on MNIST, noise and pruning",
+    "VDP++, section 4 and figure 5: a small vision transformer on MNIST, noise and pruning",
     (SMALL, ROBUST, COMPRESSES),
     {
         "smoke": Size(
-            "8x8 digits, 100 images, 1 epoch, one block",
+            "100 digits of 8x8, 1 epoch, one block.",
             0.1,
             ("digits",),
             (),
@@ -111,8 +113,9 @@ EXPERIMENT = Experiment(
             options={"patch, width, depth, heads": [4, 8, 1, 2], "images": 20, "fractions": [0.0, 0.9]},
         ),
         "cpu": Size(
-            "MNIST for ImageNet-1k, 4,000 images, 10 epochs and 2 blocks of width 32 (002's ViT-S/16: 12 of 384); KL "
-            "weight 0.01, each tensor's prior scale fitted (002: N(0, 1)), drawn outputs scored by cross-entropy",
+            "4,000 images of MNIST replace ImageNet-1k; 10 epochs and 2 blocks of width 32 (ViT-S/16 of the paper: 12 "
+            "blocks of width 384). The KL weight is 0.01, the prior scale of each tensor is fitted (the paper: N(0, "
+            "1)), and drawn outputs are scored by cross-entropy.",
             10,
             ("mnist",),
             ("mnist",),
@@ -128,8 +131,8 @@ EXPERIMENT = Experiment(
             },
         ),
         "paper": Size(
-            "ImageNet-1k is left out: MNIST, 50 epochs and 6 blocks of width 128, as 002 does not say how small "
-            "its ViT on MNIST is",
+            "ImageNet-1k is left out. MNIST has 50 epochs and 6 blocks of width 128, because the paper does not say "
+            "how small its ViT on MNIST is.",
             20_000,
             ("mnist",),
             ("mnist",),

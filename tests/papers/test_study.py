@@ -6,8 +6,8 @@ import pytest
 
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers import EXPERIMENTS, SIZES, Job, Results, Verdict, experiment_named
-from leanbayes_papers.base import every_job
+from leanbayes_papers import SIZES, STUDIES, Job, Results, Verdict, study_named
+from leanbayes_papers.study import every_job
 from tests.papers import stub
 
 
@@ -73,15 +73,15 @@ def test_the_first_experiments_are_there() -> None:
         "vdp-vit", "nazarovs-confidence", "nazarovs-estimate", "ssvi-cifar", "combined", "pareto", "selection",
         "uci",
     }  # fmt: skip
-    assert named <= EXPERIMENTS.keys()
-    assert list(EXPERIMENTS) == sorted(EXPERIMENTS)
+    assert named <= STUDIES.keys()
+    assert list(STUDIES) == sorted(STUDIES)
     with pytest.raises(UnknownName, match="subnetworks-toy"):
-        experiment_named("002")
+        study_named("toy")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", STUDIES)
 def test_smoke_needs_no_data_and_cpu_states_at_most_a_quarter_of_an_hour(name: str) -> None:
-    sizes = EXPERIMENTS[name].sizes
+    sizes = STUDIES[name].sizes
     assert tuple(sizes) == SIZES
     assert sizes["smoke"].needs == ()
     assert sizes["cpu"].minutes <= 15

@@ -5,10 +5,10 @@ import pytest
 from scipy import stats
 
 from leanbayes.errors import InputError
-from leanbayes_papers import Claim, Job, Results
-from leanbayes_papers.judge import all_of, beats, gains, matches, summary, within
+from leanbayes_papers import Claim, Job, Results, cite
+from leanbayes_papers.verdicts import all_of, beats, gains, matches, summary, within
 
-CLAIM = Claim("001", "figure 1", "words")
+CLAIM = Claim(cite.SUBNETWORKS, "figure 1", "words")
 
 
 def results(measure: str = "nll", **methods: list[float]) -> Results:
@@ -41,7 +41,7 @@ def test_a_claim_of_more_holds_fails_or_cannot_be_told() -> None:
     assert answer("worse", "better") == "does not hold"
     assert answer("same", "better") == "does not hold"  # a gain so small is none
     assert answer("better", "noisy") == "not testable here"
-    assert "does not tell" in beats(found, CLAIM, "nll", "better", "noisy").why
+    assert "does not decide" in beats(found, CLAIM, "nll", "better", "noisy").why
 
 
 def test_a_claim_of_no_less_allows_the_margin() -> None:
