@@ -93,8 +93,10 @@ def costs(rounds: int) -> list[dict[str, Any]]:
     x, y = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, 10, (BATCH,))
     nets: dict[str, nn.Module] = {"plain": model}
     for way in ("moments", "local"):
+        training = lb.propagate.as_propagation(way).lean()
         for per in ("weight", "filter"):
-            nets[f"{way}, per {per}"] = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.01, per=per), propagate=way)
+            posterior = lb.posteriors.Normal(0.01, per=per)
+            nets[f"{way}, per {per}"] = lb.Bayesian(model, posterior=posterior, propagate=training, predict_by=way)
     works: dict[str, dict[str, Callable[[], object]]] = {
         "predict": {name: partial(forward, net, x) for name, net in nets.items()},
         "train": {name: partial(step, net, x, y) for name, net in nets.items()},
@@ -116,8 +118,9 @@ def costs(rounds: int) -> list[dict[str, Any]]:
 def forward(model: nn.Module, x: Tensor) -> object:
     """One pass."""
     model.eval()
-    moments = isinstance(model, lb.Bayesian) and model.propagate == "moments"
-    return lb.moments(model, x) if moments else model(x)  # type: ignore[arg-type]
+    if isinstance(model, lb.Bayesian) and isinstance(model.predict_by, lb.propagate.OnePass):
+        return model.predict_by.law(model, x)
+    return model(x)
 
 
 def step(model: nn.Module, x: Tensor, y: Tensor) -> None:

@@ -43,7 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "taylor": {"order": "taylor"},
 }
-"""What of `leanbayes._moments` is compared; units and positions independent, and first order, is 002."""
+"""The settings of `Moments` that are compared; units and positions independent, and first order, is VDP++."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def compared(bnn: lb.Bayesian, x: Tensor, y: Tensor, samples: int, jointly: bool
         "plain_mean_error_in_deviations": plain.mean().item(),
     }
     for way, options in WAYS.items():
-        mean, variance = lb.moments(bnn, x, **options)
+        mean, variance = lb.moments(bnn, x, by=lb.propagate.Moments(**options))
         found[way] = against(mean, variance.sqrt(), truth)
     if jointly:
         mean, spread = map(torch.cat, zip(*(lb.covariance(bnn, few) for few in x.split(8)), strict=True))

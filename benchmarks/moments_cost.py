@@ -28,6 +28,10 @@ from leanbayes.lab.models import lenet5, resnet18
 SAMPLES = 20
 SUBSPACES = {"all random": lb.everything(), "1 % random": lb.random_k(0.01)}
 
+EXACT = lb.propagate.Moments(kernels="exact")
+INDEPENDENT = lb.propagate.Moments(rank=0)
+TRAINING = lb.propagate.Moments().lean()
+
 
 def without_gradients(function: Callable[[], object]) -> Callable[[], object]:
     """The same in prediction."""
@@ -43,10 +47,10 @@ def predictions(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, r
         "plain": lambda: plain(x),
         "plain, channels_last": lambda: innermost(images),
         **{name: lambda bnn=bnn: lb.moments(bnn, x) for name, bnn in bayesian.items()},
-        "all random, exact kernels": lambda: lb.moments(bayesian["all random"], x, kernels="exact"),
-        "1 % random, exact kernels": lambda: lb.moments(bayesian["1 % random"], x, kernels="exact"),
-        "all random, units independent": lambda: lb.moments(bayesian["all random"], x, rank=0),
-        "1 % random, units independent": lambda: lb.moments(bayesian["1 % random"], x, rank=0),
+        "all random, exact kernels": lambda: lb.moments(bayesian["all random"], x, by=EXACT),
+        "1 % random, exact kernels": lambda: lb.moments(bayesian["1 % random"], x, by=EXACT),
+        "all random, units independent": lambda: lb.moments(bayesian["all random"], x, by=INDEPENDENT),
+        "1 % random, units independent": lambda: lb.moments(bayesian["1 % random"], x, by=INDEPENDENT),
     }
     times = race({name: without_gradients(work) for name, work in works.items()}, rounds)
     found: dict[str, Any] = {}
@@ -61,8 +65,8 @@ def samples_against_moments(bnn: lb.Bayesian, x: Tensor, rounds: int) -> dict[st
     bnn.eval()
     times = race(
         {
-            "moments": lambda: lb.predict(bnn, x, propagate="moments"),
-            "20 samples": lambda: lb.predict(bnn, x, samples=SAMPLES, propagate="sample", method="loop"),
+            "moments": lambda: lb.predict(bnn, x, by="moments"),
+            "20 samples": lambda: lb.predict(bnn, x, samples=SAMPLES, by="sample", method="loop"),
         },
         rounds,
     )
@@ -74,7 +78,7 @@ def steps(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, y: Tens
     works = {"plain": stepper(plain.train(), x, y)}
     for name, bnn in bayesian.items():
         lb.fix_statistics(bnn.train())
-        bnn.propagate = "moments"
+        bnn.propagate, bnn.predict_by = TRAINING, "moments"
         works[name] = stepper(bnn, x, y)
     times = race(works, rounds)
     found: dict[str, Any] = {}
@@ -99,7 +103,7 @@ def memory(plain: nn.Module, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> dict[str
         return sum(p.numel() * p.element_size() for p in model.parameters())
 
     plain.train(), lb.fix_statistics(bnn.train())
-    bnn.propagate = "moments"
+    bnn.propagate, bnn.predict_by = TRAINING, "moments"
     found = {"step_plain": peak_memory(step(plain)) + size(plain), "step_moments": peak_memory(step(bnn)) + size(bnn)}
     plain.eval(), bnn.eval()
     found["predict_plain"] = peak_memory(without_gradients(lambda: plain(x))) + size(plain)

@@ -75,8 +75,6 @@ def train(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    if isinstance(model, lb.Bayesian):
-        model.propagate = "sample"
 
 
 def measure(model: nn.Module, x: Tensor, y: Tensor, shifts: dict[str, Tensor]) -> tuple[list[float], dict[str, Tensor]]:

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes._covariance import covariance, draw_jointly, roots, variances
 from leanbayes.prediction import outputs_of
+from leanbayes.propagate.by_covariance import covariance
 from tests.oracles import covariance_within_standard_errors
 
 SAMPLES = 2048
@@ -37,16 +37,16 @@ def outputs(bnn: lb.Bayesian, x: Tensor, draws: int) -> Tensor:
 
 class TestPredict:
     def test_classes_agree_with_joint_draws_and_not_with_independent_ones(self, bnn, x):
-        found = lb.predict(bnn, x, propagate="covariance", samples=SAMPLES)
+        found = lb.predict(bnn, x, by="covariance", samples=SAMPLES)
         p = outputs(bnn, x, 40_000).softmax(-1)
         assert ((found.mean - p.mean(0)).abs() < 5 * p.std(0) / 200).all()
         aleatoric = torch.special.entr(p).sum(-1)
         assert ((found.aleatoric - aleatoric.mean(0)).abs() < 5 * aleatoric.std(0) / 200).all()
-        alone = lb.predict(bnn, x, propagate="moments", samples=SAMPLES)
+        alone = lb.predict(bnn, x, by="moments", samples=SAMPLES)
         assert (alone.epistemic > 2 * found.epistemic).all()
 
     def test_it_is_the_same_each_time_and_for_each_batch_size(self, bnn, x):
-        one, two = (lb.predict(bnn, x, propagate="covariance", batch_size=b) for b in (None, 4))
+        one, two = (lb.predict(bnn, x, by="covariance", batch_size=b) for b in (None, 4))
         torch.testing.assert_close(one.mean, two.mean)
         assert (one.draws == 1).all()
 
@@ -61,8 +61,8 @@ class TestPredict:
             lb.Bayesian(nn.Conv2d(1, 3, 3).double(), posterior=lb.posteriors.Normal(0.4)),
             torch.randn(2, 1, 4, 4).double(),
         )
-        found = lb.predict(bnn, x, propagate="covariance", samples=512, keep_samples=True)
-        alone = lb.predict(bnn, x, propagate="moments", samples=512)
+        found = lb.predict(bnn, x, by="covariance", samples=512, keep_samples=True)
+        alone = lb.predict(bnn, x, by="moments", samples=512)
         assert found.samples.shape == (512, 2, 3, 2, 2)
         torch.testing.assert_close(found.samples.mean(0), found.mean)
         error = found.samples.std(0) / math.sqrt(512)  # in one pixel the classes are independent
@@ -74,14 +74,12 @@ class TestPredict:
                 return tuple(super().forward(x).chunk(2, 1))
 
         bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.posteriors.Normal(0.2))
-        found, same = (
-            lb.predict(bnn, x, likelihood=lb.Gaussian("input"), propagate=p) for p in ("covariance", "moments")
-        )
+        found, same = (lb.predict(bnn, x, likelihood=lb.Gaussian("input"), by=p) for p in ("covariance", "moments"))
         torch.testing.assert_close(found.total, same.total)
 
     def test_at_the_mean_it_is_the_plain_model(self, bnn, x):
         with bnn.at_mean():
-            found = lb.predict(bnn, x, propagate="covariance")
+            found = lb.predict(bnn, x, by="covariance")
         torch.testing.assert_close(found.mean, bnn.model(x).softmax(1))
 
     def test_a_predictor_on_top_gets_joint_draws_of_one_pass(self, x):
@@ -93,7 +91,7 @@ class TestPredict:
 
     def test_nan_is_refused(self, bnn, x):
         with pytest.raises(lb.errors.NonFinite, match="NaN"):
-            lb.predict(bnn, x * math.nan, propagate="covariance")
+            lb.predict(bnn, x * math.nan, by="covariance")
 
 
 def test_a_call_draws_jointly(x) -> None:
@@ -122,13 +120,12 @@ class TestElbo:
         y = torch.randn(6, 4, dtype=torch.float64)
         found = lb.elbo(bnn, x, y, lb.Gaussian(0.5), n_data=6, propagate="covariance")
         mean, spread = covariance(bnn, x)
-        variance = variances(mean, spread)
+        variance = spread.diagonal(dim1=1, dim2=2)
         truth = 0.5 * (math.log(2 * math.pi * 0.25) + ((y - mean).square() + variance) / 0.25).sum() / 6
         torch.testing.assert_close(found.nll, truth)
 
     def test_gradients_of_a_draw_reach_means_and_scales(self, bnn, x):
-        mean, spread = covariance(bnn, x)
-        draw_jointly(mean, roots(spread)).square().sum().backward()
+        lb.propagate.Covariance().law(bnn, x).draw().square().sum().backward()
         assert all(p.grad.abs().min() > 0 for p in bnn.parameters())
 
     def test_it_trains(self):

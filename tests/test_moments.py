@@ -32,7 +32,7 @@ def outputs(bnn: lb.Bayesian, x: Tensor, draws: int) -> Tensor:
 
 class TestPredict:
     def test_classes_agree_with_a_long_monte_carlo(self, bnn, x):
-        found = lb.predict(bnn, x, propagate="moments", samples=SAMPLES)
+        found = lb.predict(bnn, x, by="moments", samples=SAMPLES)
         p = outputs(bnn, x, 40_000).detach().softmax(-1)
         error = p.std(0) / math.sqrt(40_000)
         assert ((found.mean - p.mean(0)).abs() < 5 * error).all()
@@ -42,13 +42,13 @@ class TestPredict:
         torch.testing.assert_close(found.epistemic, found.total - found.aleatoric)
 
     def test_a_few_points_are_nearly_as_good_as_many(self, bnn, x):
-        many = lb.predict(bnn, x, propagate="moments", samples=SAMPLES).mean
-        few = lb.predict(bnn, x, propagate="moments", samples=32).mean
+        many = lb.predict(bnn, x, by="moments", samples=SAMPLES).mean
+        few = lb.predict(bnn, x, by="moments", samples=32).mean
         drawn = outputs(bnn, x, 32).detach().softmax(-1).mean(0)
         assert (few - many).abs().mean() < 0.4 * (drawn - many).abs().mean()
 
     def test_it_is_the_same_each_time_and_for_each_batch_size(self, bnn, x):
-        one, two = (lb.predict(bnn, x, propagate="moments", batch_size=b) for b in (None, 4))
+        one, two = (lb.predict(bnn, x, by="moments", batch_size=b) for b in (None, 4))
         torch.testing.assert_close(one.mean, two.mean)
         assert (one.draws == 1).all()
         assert not one.standard_error.any()
@@ -70,25 +70,25 @@ class TestPredict:
 
         bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.posteriors.Normal(0.2))
         likelihood = lb.Gaussian("input")
-        found = lb.predict(bnn, x, likelihood=likelihood, propagate="moments")
+        found = lb.predict(bnn, x, likelihood=likelihood, by="moments")
         drawn = lb.predict(bnn, x, likelihood=likelihood, samples=20_000, generator=torch.Generator().manual_seed(0))
         torch.testing.assert_close(found.aleatoric, drawn.aleatoric, rtol=0.05, atol=0)
         torch.testing.assert_close(found.epistemic, drawn.epistemic, rtol=0.05, atol=0)
 
     def test_labels(self, bnn, x):
-        found = lb.predict(bnn, x, likelihood=lb.Bernoulli(), propagate="moments", samples=SAMPLES)
+        found = lb.predict(bnn, x, likelihood=lb.Bernoulli(), by="moments", samples=SAMPLES)
         p = outputs(bnn, x, 40_000).detach().sigmoid()
         assert ((found.mean - p.mean(0)).abs() < 5 * p.std(0) / 200).all()
 
     def test_samples_are_kept(self, bnn, x):
-        found = lb.predict(bnn, x, propagate="moments", samples=16, keep_samples=True)
+        found = lb.predict(bnn, x, by="moments", samples=16, keep_samples=True)
         assert found.samples.shape == (16, 6, 4)
         torch.testing.assert_close(found.samples.mean(0), found.mean)
 
     def test_at_the_mean_it_is_the_plain_model(self, bnn, x):
         with bnn.at_mean():
             mean, variance = lb.moments(bnn, x)
-            found = lb.predict(bnn, x, propagate="moments")
+            found = lb.predict(bnn, x, by="moments")
         assert torch.equal(mean, bnn.model(x))
         assert not variance.any()
         torch.testing.assert_close(found.mean, bnn.model(x).softmax(1))
@@ -102,7 +102,7 @@ class TestPredict:
 
     def test_nan_is_refused(self, bnn, x):
         with pytest.raises(lb.errors.NonFinite, match="moments"):
-            lb.predict(bnn, x * math.nan, propagate="moments")
+            lb.predict(bnn, x * math.nan, by="moments")
 
 
 class TestElbo:

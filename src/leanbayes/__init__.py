@@ -25,14 +25,14 @@ from leanbayes import (
     priors,
     propagate,
 )
-from leanbayes._covariance import covariance
-from leanbayes._moments import moments
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import evaluate
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.objective import anneal, constant, elbo, warm_up
 from leanbayes.prediction import Prediction, Predictor, predict
+from leanbayes.propagate.by_covariance import covariance
+from leanbayes.propagate.by_moments import moments
 from leanbayes.storage import about, load, save
 from leanbayes.subspace import (
     Rewire,

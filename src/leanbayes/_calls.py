@@ -1,6 +1,8 @@
 """How data meets a model: inputs as tensors, tuples or mappings, and the tensor that matters in what comes back."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,7 +10,7 @@ from torch.func import functional_call
 
 from leanbayes.errors import InputError
 
-__all__ = ["batch_size", "call", "call_with", "map_tensors", "prediction_tensor", "split_batch", "take"]
+__all__ = ["batch_size", "call", "call_with", "map_pairs", "map_tensors", "prediction_tensor", "split_batch", "take"]
 
 Inputs = Any
 """A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments."""
@@ -87,7 +89,10 @@ def take(inputs: Inputs, rows: Tensor | slice) -> Inputs:
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """Apply ``function`` to every tensor in tuples, lists and mappings of any kind; leave all else as it is.
+    """Apply ``function`` to every tensor inside a value, and return a value of the same type.
+
+    The function looks into tuples, named tuples, lists, mappings and dataclasses, also nested ones, such as the outputs
+    of Hugging Face models. It leaves everything else as it is, and it changes no object that it gets.
 
     >>> map_tensors(lambda t: t + 1, {"a": [torch.zeros(1)], "b": None})
     {'a': [tensor([1.])], 'b': None}
@@ -95,12 +100,48 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {name: map_tensors(function, item) for name, item in value.items()}
+        return _with_items(value, {name: map_tensors(function, item) for name, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(function, item) for item in value))
+        return type(value)(*[map_tensors(function, item) for item in value])
     if isinstance(value, tuple | list):
-        return type(value)(map_tensors(function, item) for item in value)
+        return type(value)([map_tensors(function, item) for item in value])
+    if is_dataclass(value) and not isinstance(value, type | nn.Module):
+        return _with_fields(value, {f.name: map_tensors(function, getattr(value, f.name)) for f in fields(value)})
     return value
+
+
+def map_pairs(function: Callable[[Tensor, Tensor], Any], first: Any, second: Any) -> Any:
+    """Apply ``function`` to every tensor in ``first`` and the tensor in the same place of ``second``.
+
+    >>> map_pairs(torch.add, (torch.zeros(1), torch.ones(1)), (torch.ones(1), torch.ones(1)))
+    (tensor([1.]), tensor([2.]))
+    """
+    partners: list[Tensor] = []
+    map_tensors(partners.append, second)
+    partner = iter(partners)
+    return map_tensors(lambda leaf: function(leaf, next(partner)), first)
+
+
+def _with_items(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping of the same type with these items; whatever else the object holds stays."""
+    if type(mapping) is dict:
+        return items
+    if not isinstance(mapping, MutableMapping):
+        return type(mapping)(items)  # type: ignore[call-arg]
+    changed = copy.copy(mapping)
+    for name, item in items.items():
+        changed[name] = item
+    return changed
+
+
+def _with_fields(value: Any, values: dict[str, Any]) -> Any:
+    """A dataclass of the same type with these fields, also if it is frozen; the object itself if none differs."""
+    if all(item is getattr(value, name) for name, item in values.items()):
+        return value
+    changed = copy.copy(value)
+    for name, item in values.items():
+        object.__setattr__(changed, name, item)
+    return changed
 
 
 def _length(batch: Any) -> str:

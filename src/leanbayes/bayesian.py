@@ -1,4 +1,4 @@
-"""`Bayesian`: the one join point of model, subspace, posterior, prior, propagation and KL."""
+"""`Bayesian` joins a model with its subspace, posterior, prior, propagations and KL."""
 
 import inspect
 import math
@@ -13,15 +13,13 @@ from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from leanbayes._calls import call_with, map_tensors
-from leanbayes.errors import InputError, UnknownName
+from leanbayes._calls import Inputs, call, call_with
+from leanbayes.errors import InputError
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
 from leanbayes.posteriors import Family, Normal, RandomWeight
 from leanbayes.priors import Prior, PriorLike, resolve_priors
-from leanbayes.propagate import PROPAGATIONS
-from leanbayes.propagate.covariance import draw_covariance
-from leanbayes.propagate.moments import draw_moments
-from leanbayes.propagate.stand_in import draw_of
+from leanbayes.propagate import Propagation, PropagationLike, as_propagation
+from leanbayes.propagate.propagation import Weights
 from leanbayes.subspace import (
     Subspace,
     Summary,
@@ -36,11 +34,15 @@ from leanbayes.subspace import (
 
 __all__ = ["Bayesian"]
 
-Weights = Mapping[str, RandomWeight]
-
 
 class Coordinates(nn.Module):
-    """What randomness adds to one tensor: k raw scales, k positions (none if all are random), its prior's memory."""
+    """What randomness adds to one tensor of the model.
+
+    Args:
+        rho: the k raw scales, which training changes.
+        index: the k positions in the flattened tensor; None if all coordinates are random.
+        memory: what the prior remembers of the tensor's first values; None for most priors.
+    """
 
     index: Tensor | None
     memory: Tensor | None
@@ -53,24 +55,27 @@ class Coordinates(nn.Module):
 
 
 class Bayesian(nn.Module):
-    """A model some of whose weights are random; the model itself is not edited.
+    """A model with random weights. The model itself stays as it is.
 
-    Its own parameters are the means. Beside them stand only k scales and k positions for k random coordinates:
-    (1 + r)θ trainable numbers. Every forward pass draws; `at_mean` and `frozen` are the two explicit exceptions.
-    ``train()`` and ``eval()`` mean what they mean in torch, and nothing else.
+    The parameters of the model are the means of the random weights. For k random coordinates this class adds k scales
+    and k positions, and nothing else. Every forward pass is random; `at_mean` and `frozen` are the two exceptions.
+    ``train()`` and ``eval()`` mean what they mean in torch.
 
     Args:
         model: any module. Frozen parameters, buffers, ties, dtypes and devices are respected.
         subspace: which coordinates are random; by default all.
-        posterior: how they are distributed.
-        prior: a torch distribution, a `leanbayes.Prior`, or a mapping of globs to them.
-        propagate: "sample", "mirrored", "local", "flipout", "moments" or "covariance".
-        kl: how the divergence is computed.
-        generator: for the initial scales, where they are random.
+        posterior: how the random coordinates are distributed; by default `leanbayes.posteriors.Normal`.
+        prior: a torch distribution, a `leanbayes.priors.Prior`, or a mapping of globs to them; by default N(0, 1).
+        propagate: how randomness passes through the network in training and in ``bnn(x)``: a value of
+            `leanbayes.propagate`, or its name ("sample", "mirrored", "local", "flipout", "moments", "covariance").
+        predict_by: how it passes in `leanbayes.predict`. By default the same as ``propagate``, except that "mirrored"
+            is followed by "sample", because mirrored draws couple the examples of a batch.
+        kl: how the divergence from posterior to prior is computed; by default in closed form.
+        generator: draws the initial scales of posteriors whose initial scales are random.
 
-    >>> bnn = Bayesian(nn.Linear(3, 2), subspace=everything())
-    >>> bnn(torch.ones(4, 3)).shape, bnn.kl().item() > 0
-    (torch.Size([4, 2]), True)
+    >>> bnn = Bayesian(nn.Linear(3, 2), propagate="mirrored")
+    >>> bnn(torch.ones(4, 3)).shape, bnn.kl().item() > 0, bnn.predict_by
+    (torch.Size([4, 2]), True, Sample())
     """
 
     def __init__(
@@ -80,18 +85,18 @@ class Bayesian(nn.Module):
         subspace: Subspace | None = None,
         posterior: Family | None = None,
         prior: PriorLike | None = None,
-        propagate: str = "sample",
+        propagate: PropagationLike = "sample",
+        predict_by: PropagationLike | None = None,
         kl: Estimator | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if any(isinstance(module, Bayesian) for module in model.modules()):
             raise InputError("the model, or a part of it, is Bayesian already; convert the plain model instead")
-        if propagate not in PROPAGATIONS:
-            raise UnknownName.of("propagation", propagate, PROPAGATIONS)
         self.model = model
         self.posterior: Family = posterior or Normal()
-        self.propagate = propagate
+        self._propagate = as_propagation(propagate)
+        self._predict_by = None if predict_by is None else as_propagation(predict_by)
         self.kl_estimator: Estimator = kl or Exact()
         self.prior: PriorLike = TorchNormal(0.0, 1.0) if prior is None else prior
         selection = (subspace or everything()).select(model)
@@ -113,10 +118,36 @@ class Bayesian(nn.Module):
         self._own_generator = "generator" in inspect.signature(model.forward).parameters
         self._check_kl()
 
-    def forward(self, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
-        """One stochastic pass: whatever the model takes, and whatever it returns.
+    @property
+    def propagate(self) -> Propagation:
+        """How randomness passes through the network in training; a name may be assigned, too."""
+        return self._propagate
 
-        ``generator`` makes the draw reproducible; a model whose own forward has a ``generator`` argument keeps it.
+    @propagate.setter
+    def propagate(self, value: PropagationLike) -> None:
+        self._propagate = as_propagation(value)
+
+    @property
+    def predict_by(self) -> Propagation:
+        """How randomness passes through the network in predictions; a name may be assigned, and None for the default.
+
+        The default follows ``propagate``; see `leanbayes.propagate.Propagation.for_prediction`.
+        """
+        return self._propagate.for_prediction if self._predict_by is None else self._predict_by
+
+    @predict_by.setter
+    def predict_by(self, value: PropagationLike | None) -> None:
+        self._predict_by = None if value is None else as_propagation(value)
+
+    @property
+    def held(self) -> bool:
+        """Whether every pass uses the same weights at present: inside `at_mean` and `frozen`."""
+        return self._held is not None
+
+    def forward(self, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
+        """Run one random pass. The arguments are those of the model, and so is the type of what comes back.
+
+        ``generator`` makes the draw reproducible. A model whose own forward has an argument ``generator`` gets it.
         """
         if self._own_generator and generator is not None:
             kwargs, generator = {**kwargs, "generator": generator}, None
@@ -128,28 +159,62 @@ class Bayesian(nn.Module):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
-        propagate: str | None = None,
+        propagate: PropagationLike | None = None,
         generator: torch.Generator | None = None,
     ) -> Any:
-        """One pass with given random weights (see `weights`), so that several passes and the KL share them."""
+        """Run one random pass with the given weights (see `weights`), so that several passes and the KL share them."""
+        by = self.propagate if propagate is None else as_propagation(propagate)
+        return by.drawn(self._run(weights, args, kwargs, by, generator), generator)
+
+    def run(
+        self,
+        weights: Weights | None,
+        x: Inputs,
+        by: Propagation,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Run one pass under a propagation and return what the model itself returns.
+
+        Tensors that depend on random weights are then of the propagation's own kind: under moments, for example, they
+        are known by mean and variance. `Propagation.drawn` turns them into plain tensors.
+
+        Args:
+            weights: the random weights (see `weights`); None for those of now.
+            x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
+            by: the propagation.
+            generator: the source of all random numbers of this pass.
+        """
+        chosen = self.weights() if weights is None else weights
+        return call(lambda *args, **kwargs: self._run(chosen, args, kwargs, by, generator), x)
+
+    def tensors(self, weights: Weights, by: Propagation, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Make the tensors that take the place of the random weights in one pass.
+
+        Inside `at_mean` and `frozen` they are plain weights, the same in every pass; otherwise the propagation makes
+        them.
+        """
+        if self._held is not None:
+            return {name: weights[name].sample(noise) for name, noise in self._held.items()}
+        return by.stand_ins(weights, self.model, generator)
+
+    def _run(
+        self,
+        weights: Weights,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        by: Propagation,
+        generator: torch.Generator | None,
+    ) -> Any:
         if torch.is_grad_enabled() and any(getattr(m, "gradient_checkpointing", False) for m in self.model.modules()):
             raise InputError(
                 "the model checkpoints its activations: the backward pass would compute them again at the means, not "
                 "at this draw; turn gradient checkpointing off"
             )
-        if self._held is not None:
-            tensors = {name: weights[name].sample(noise) for name, noise in self._held.items()}
-        else:
-            chosen = propagate or self.propagate
-            if chosen not in PROPAGATIONS:
-                raise UnknownName.of("propagation", chosen, PROPAGATIONS)
-            stand_in = PROPAGATIONS[chosen]
-            tensors = {name: stand_in(weight, generator) for name, weight in weights.items()}
-        returned = call_with(self.model, tensors, args, kwargs)
-        return map_tensors(lambda value: draw_covariance(draw_moments(draw_of(value), generator), generator), returned)
+        tensors = self.tensors(weights, by, generator)
+        return call_with(self.model, tensors, by.prepare(args), by.prepare(kwargs))
 
     def weights(self) -> dict[str, RandomWeight]:
-        """The random weights as they are now, by name: their scales are computed once, when first needed."""
+        """Return the random weights as they are now, by name. Their scales are computed once, when first needed."""
         parameters = dict(self.model.named_parameters())
         return {
             name: RandomWeight(name, parameters[name], parts.index, None, self.posterior, parts.rho)
@@ -157,49 +222,49 @@ class Bayesian(nn.Module):
         }
 
     def parts(self) -> Iterator[tuple[str, Coordinates]]:
-        """Each random tensor's name, and what randomness adds to it."""
+        """Yield the name of each random tensor, and what randomness adds to it."""
         for key, parts in self.coordinates.items():
             assert isinstance(parts, Coordinates)
             yield _name(key), parts
 
     def draw(self, samples: int | None = None, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Weight samples by name, for `torch.func.functional_call`; with ``samples``, stacked for `torch.func.vmap`."""
+        """Draw weights by name, for `torch.func.functional_call`; with ``samples``, stacked for `torch.func.vmap`."""
         return {name: weight.sample(weight.noise(generator, samples)) for name, weight in self.weights().items()}
 
     def kl(self, weights: Weights | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-        """KL(q‖p) in nats, summed over every random coordinate. A Monte Carlo estimator draws from ``generator``."""
+        """Compute KL(q‖p) in nats, summed over all random coordinates; a Monte Carlo estimator uses ``generator``."""
         weights = self.weights() if weights is None else weights
         parts = [self.kl_estimator(weight, law, generator) for weight, law in self._with_priors(weights)]
         return torch.stack([part.to(parts[0].device) for part in parts]).sum()
 
     def kl_estimate(self, *, generator: torch.Generator | None = None) -> Estimate:
-        """KL(q‖p) with its standard error, and how many draws it took; no gradient. For a Monte Carlo estimator."""
+        """Compute KL(q‖p) with its standard error, without gradients. The model must have a Monte Carlo estimator."""
         if not isinstance(self.kl_estimator, MonteCarlo):
             raise InputError("the KL of this model is exact and has no standard error; take kl(), or kl=MonteCarlo(M)")
-        found = [self.kl_estimator.estimate(*pair, generator) for pair in self._with_priors(self.weights())]
-        methods, ways = ({getattr(one, name) for one in found} for name in ("method", "statistics"))
+        estimates = [self.kl_estimator.estimate(*pair, generator) for pair in self._with_priors(self.weights())]
+        methods, statistics = ({getattr(e, name) for e in estimates} for name in ("method", "statistics"))
         return Estimate(
-            sum(one.value for one in found),
-            math.sqrt(sum(one.standard_error**2 for one in found)),
+            sum(estimate.value for estimate in estimates),
+            math.sqrt(sum(estimate.standard_error**2 for estimate in estimates)),
             self.kl_estimator.samples,
             methods.pop() if len(methods) == 1 else "direct",
-            ", ".join(sorted(ways)),
+            ", ".join(sorted(statistics)),
         )
 
     def entropy(self, weights: Weights | None = None) -> Tensor:
-        """H(q) in nats, summed over every random coordinate."""
+        """Compute the entropy H(q) in nats, summed over all random coordinates."""
         weights = self.weights() if weights is None else weights
         parts = [weight.widened().distribution().entropy().sum() for weight in weights.values()]
         return torch.stack([part.to(parts[0].device) for part in parts]).sum()
 
     @contextmanager
     def at_mean(self) -> Iterator[None]:
-        """Inside, every pass is the plain model at the means."""
+        """Inside this context, every pass is the plain model at the means."""
         yield from self._hold({})
 
     @contextmanager
     def frozen(self, generator: torch.Generator | None = None) -> Iterator[None]:
-        """Inside, every pass uses the same draw: one network. Its noise is held, so gradients still flow."""
+        """Inside this context, every pass uses the same weight draw. Gradients still reach means and scales."""
         with torch.no_grad():
             noise = {name: weight.noise(generator) for name, weight in self.weights().items()}
         yield from self._hold(noise)
@@ -207,7 +272,7 @@ class Bayesian(nn.Module):
     def parameter_groups(
         self, *, lr: float | None = None, scale_lr: float | None = None, weight_decay: float | None = None
     ) -> list[dict[str, Any]]:
-        """Means and scales apart, for an optimizer: weight decay is for the means only.
+        """Return the means and the scales as two groups for an optimizer; weight decay applies to the means only.
 
         >>> groups = Bayesian(nn.Linear(2, 1)).parameter_groups(lr=0.1, scale_lr=0.5, weight_decay=1e-4)
         >>> [(group["lr"], group["weight_decay"]) for group in groups]
@@ -224,7 +289,7 @@ class Bayesian(nn.Module):
         return [group for group in groups if group["params"]]
 
     def summary(self) -> Summary:
-        """How many coordinates of each tensor are random.
+        """Count how many coordinates of each tensor are random.
 
         >>> Bayesian(nn.Linear(2, 1)).summary().random
         3
@@ -239,17 +304,20 @@ class Bayesian(nn.Module):
         return Summary(tuple(rows))
 
     def densify(self) -> nn.Module:
-        """A plain copy of the model at the means; weights that are stored sparse are dense in it."""
+        """Return a plain copy of the model at the means; weights that are stored sparse are dense in it."""
         return densify(self.model)
 
     def sparse_state(self) -> dict[str, Tensor]:
-        """The state of that copy, sparse weights as ``torch.sparse_coo`` tensors of what is stored."""
+        """Return the state of the model with sparse weights as ``torch.sparse_coo`` tensors of the stored entries."""
         return sparse_state(self.model)
 
     def extra_repr(self) -> str:
-        """What is random, and how."""
+        """Describe what is random, and how."""
         summary = self.summary()
-        return f"random={summary.random} of {summary.size}, posterior={self.posterior}, propagate={self.propagate!r}"
+        return (
+            f"random={summary.random} of {summary.size}, posterior={self.posterior}, propagate={self.propagate}, "
+            f"predict_by={self.predict_by}"
+        )
 
     def _with_priors(self, weights: Weights) -> Iterator[tuple[RandomWeight, Distribution]]:
         for name, parts in self.parts():
@@ -257,17 +325,17 @@ class Bayesian(nn.Module):
             yield weight, self._priors[name].distribution(weight, parts.memory)
 
     def _check_kl(self) -> None:
-        """Fail at once, not after the first epoch, where the divergence is unknown or infinite."""
+        """Raise now, and not after the first epoch, if the divergence is unknown or infinite."""
         probe = self.kl_estimator
         if isinstance(probe, MonteCarlo):
             probe = replace(probe, samples=1)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             for weight, law in self._with_priors(self.weights()):
-                one = probe(weight, law, None)
-                if weight.mean.device.type != "meta" and not torch.isfinite(one):
+                divergence = probe(weight, law, None)
+                if weight.mean.device.type != "meta" and not torch.isfinite(divergence):
                     raise InputError(
-                        f"KL(q‖p) of {weight.name!r} is {one.item()} for the prior {law}: the prior must give density "
-                        "to every value that the posterior can take, and the model's weights must be finite"
+                        f"KL(q‖p) of {weight.name!r} is {divergence.item()} for the prior {law}: the prior must give "
+                        "density to every value that the posterior can take, and the model's weights must be finite"
                     )
 
     def _hold(self, noise: dict[str, Tensor]) -> Iterator[None]:
@@ -279,7 +347,7 @@ class Bayesian(nn.Module):
 
 
 def refuse_random_parts(model: nn.Module) -> None:
-    """A plain module with a Bayesian part has neither one KL nor one draw: it must be converted as a whole."""
+    """Raise if a plain module has a Bayesian part: it has neither one KL nor one draw, and must be converted whole."""
     if not isinstance(model, Bayesian) and any(isinstance(module, Bayesian) for module in model.modules()):
         raise InputError(
             "a part of the model is Bayesian, the whole is not; convert the plain whole: Bayesian(model, subspace=...)"
@@ -294,7 +362,7 @@ def _initial_rho(
     transposed: bool,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Where the scales start; those of a transposed convolution's filters lie along its second axis."""
+    """The scales at the start. The filters of a transposed convolution lie along its second axis."""
     if not (isinstance(posterior, Normal) and posterior.per == "filter"):
         return posterior.initial(weights, generator)
     if index is not None:

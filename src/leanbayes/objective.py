@@ -1,4 +1,4 @@
-"""The ELBO and the schedules of its KL weight: the only place where a KL is scaled."""
+"""The evidence lower bound (ELBO) and the schedules of its KL weight. A KL is scaled here and nowhere else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,19 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, batch_size, call, prediction_tensor
-from leanbayes._covariance import covariance, draw_jointly, roots, variances
-from leanbayes._last_layer import nll_of_last_layer
-from leanbayes._moments import moments
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
+from leanbayes.propagate import PropagationLike, as_propagation
 
 __all__ = ["Anneal", "Constant", "Elbo", "Schedule", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
 
 
 @dataclass(frozen=True)
 class Elbo:
-    """The loss to minimise, and its parts in nats: ``nll`` for one example, on average, ``kl`` for the whole model."""
+    """The loss that training minimises, and its parts in nats.
+
+    ``nll`` is the mean negative log-likelihood of one example, and ``kl`` is the divergence of the whole model.
+    """
 
     loss: Tensor
     nll: Tensor
@@ -40,70 +41,59 @@ def elbo(
     temperature: float = 1.0,
     kl_per: Literal["data", "parameter"] = "data",
     with_kl: bool = True,
-    propagate: str | None = None,
+    propagate: PropagationLike | None = None,
     generator: torch.Generator | None = None,
     output: Callable[[Any], Any] = prediction_tensor,
 ) -> Elbo:
-    """−ELBO / n_data = mean nll + kl_weight · KL / n_data (000, eq. 1; 001, Algorithm 1).
+    """Compute −ELBO / n_data = mean nll + kl_weight · KL / n_data, the loss of variational training.
 
-    ``kl_weight`` 1 is the true evidence lower bound. Dividing all of it by n_data is equal for the optimizer, and keeps
-    learning rates what they are for the plain model.
+    With ``kl_weight=1`` this is the true evidence lower bound (Abboud et al. 2024, eq. 1). Dividing all of it by
+    ``n_data`` changes nothing for the optimizer, and keeps the learning rates of the plain model right.
 
     Args:
-        bnn: a `Bayesian`; a plain module has KL 0.
+        bnn: a `Bayesian`; a plain module has a KL of 0.
         x: a batch of inputs.
         y: their targets.
-        likelihood: scores ``y``.
-        n_data: examples in the whole training set.
-        samples: draws whose nll is averaged; under "moments" and "covariance" of the outputs alone, after one pass.
-        last_layer_samples: draws of the last layer, given its input, for each of these: less noise, cheaply (003, 4.2).
-        kl_weight: the papers' β.
+        likelihood: scores the targets.
+        n_data: the number of examples in the whole training set.
+        samples: how many draws are averaged. Propagations of one pass, such as moments, draw the outputs alone.
+        last_layer_samples: how many draws of the last layer each of these averages, given the input of that layer. They
+            make the loss less noisy, at little cost (Nazarovs et al. 2021, section 4.2).
+        kl_weight: the weight of the KL, which the papers call β.
         temperature: T of a tempered posterior, (likelihood · prior)^(1/T): the entropy of q counts T times.
-        kl_per: "parameter" divides the KL by the number of random coordinates instead of n_data, as the public
-            code of 000 and 001 does with a mean; no ELBO any more, offered to reproduce them.
+        kl_per: "parameter" divides the KL by the number of random coordinates instead of ``n_data``. This is not an
+            ELBO; the public code of Abboud et al. 2024 does it, so it serves to reproduce their results.
         with_kl: ``False`` leaves the KL out of the loss and does not compute it. Optimizers that own the scales
             (`leanbayes.optim`) need the likelihood alone, because they know the gradient of the KL in closed form.
-        propagate: another propagation than the model's own.
-        generator: for the draws.
-        output: picks the tensor that matters from what the model returns.
+        propagate: a propagation to use instead of ``bnn.propagate``.
+        generator: the source of all random numbers.
+        output: picks the tensor that is scored from what the model returns.
+
+    Returns:
+        The loss and its two parts.
 
     >>> bnn = Bayesian(nn.Linear(2, 3))
     >>> from leanbayes.likelihood import Categorical
-    >>> found = elbo(bnn, torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), Categorical(), n_data=100)
-    >>> bool(torch.isclose(found.loss, found.nll + found.kl / 100))
+    >>> parts = elbo(bnn, torch.zeros(4, 2), torch.zeros(4, dtype=torch.long), Categorical(), n_data=100)
+    >>> bool(torch.isclose(parts.loss, parts.nll + parts.kl / 100))
     True
     """
     _check(n_data, min(samples, last_layer_samples), kl_weight, temperature, kl_per)
     refuse_random_parts(bnn)
+    by = None if propagate is None else as_propagation(propagate)
     size = batch_size(x)
     if not isinstance(bnn, Bayesian):
         nll = likelihood.nll(output(call(bnn, x)), y) / size
         return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
     weights = bnn.weights()
-
-    def one_pass(*args: Any, **kwargs: Any) -> Any:
-        return bnn.call(weights, args, kwargs, propagate=propagate, generator=generator)
-
-    chosen = propagate or bnn.propagate
-    if last_layer_samples > 1 and chosen in ("moments", "covariance"):
-        raise InputError(f"under propagate={chosen!r} no layer is drawn; leave last_layer_samples 1")
-    if chosen == "moments":
-        mean, variance = moments(bnn, x, weights=weights, output=output)
-        nll = likelihood.expected_nll(mean, variance, y, samples=samples, generator=generator) / size
-    elif chosen == "covariance":
-        mean, spread = covariance(bnn, x, weights=weights, output=output)
-        if type(likelihood).expected_nll is Likelihood.expected_nll:  # no closed form: outputs are drawn together
-            factors = roots(spread)
-            draws = [likelihood.nll(draw_jointly(mean, factors, generator), y) for _ in range(samples)]
-            nll = torch.stack(draws).mean() / size
-        else:
-            nll = likelihood.expected_nll(mean, variances(mean, spread), y, samples=samples, generator=generator) / size
-    elif last_layer_samples > 1:
-        options: Any = {"propagate": chosen, "generator": generator, "output": output, "draws": last_layer_samples}
-        draws = [nll_of_last_layer(bnn, weights, x, y, likelihood, **options) for _ in range(samples)]
-        nll = torch.stack(draws).mean() / size
-    else:
-        nll = torch.stack([likelihood.nll(output(call(one_pass, x)), y) for _ in range(samples)]).mean() / size
+    total = (by or bnn.propagate).expected_nll(
+        *(bnn, weights, x, y, likelihood),
+        samples=samples,
+        last_layer_samples=last_layer_samples,
+        generator=generator,
+        output=output,
+    )
+    nll = total / size
     if not with_kl:
         return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
     kl = bnn.kl(weights, generator=generator).to(nll.device)
@@ -114,44 +104,48 @@ def elbo(
 
 @dataclass(frozen=True)
 class Constant:
-    """The same weight always (000 uses 0.01 for classification; 1 is the true ELBO)."""
+    """The same weight throughout. 1 is the true ELBO; Abboud et al. 2024 use 0.01 for classification."""
 
     value: float = 1.0
 
     def __call__(self, progress: float) -> float:  # noqa: ARG002
-        """The KL weight at a share of training done, from 0 to 1."""
+        """Return the KL weight when a share ``progress`` of training, from 0 to 1, is done."""
         return self.value
 
 
 @dataclass(frozen=True)
 class Anneal:
-    """Linear from ``initial`` to ``target`` (000 and 001: from 0.2 to 0.01; their printed formula runs backwards)."""
+    """A weight that runs linearly from ``initial`` to ``target``.
+
+    Abboud et al. 2024 go from 0.2 to 0.01. Their printed formula runs backwards, which contradicts their text.
+    """
 
     initial: float = 0.2
     target: float = 0.01
 
     def __call__(self, progress: float) -> float:
-        """β = β_init + (β_target − β_init) · progress."""
+        """Return β = β_init + (β_target − β_init) · progress."""
         return self.initial + (self.target - self.initial) * progress
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Linear from 0 to ``target`` over the first ``fraction`` of training, then constant (004, section 5)."""
+    """A weight that grows linearly from 0 to ``target`` over the first ``fraction`` of training (SSVI, section 5)."""
 
     fraction: float = 0.5
     target: float = 1.0
 
     def __call__(self, progress: float) -> float:
-        """β = target · min(1, progress / fraction)."""
+        """Return β = target · min(1, progress / fraction)."""
         return self.target * min(1.0, progress / self.fraction)
 
 
 Schedule = Callable[[float], float]
+"""A KL weight as a function of the share of training that is done, from 0 to 1."""
 
 
 def constant(value: float = 1.0) -> Schedule:
-    """A KL weight that stays.
+    """Make a schedule whose KL weight stays the same.
 
     >>> constant(0.01)(0.7)
     0.01
@@ -160,7 +154,7 @@ def constant(value: float = 1.0) -> Schedule:
 
 
 def anneal(initial: float = 0.2, target: float = 0.01) -> Schedule:
-    """A KL weight that runs linearly from ``initial`` to ``target``.
+    """Make a schedule whose KL weight runs linearly from ``initial`` to ``target``.
 
     >>> [round(anneal(0.2, 0.01)(progress), 3) for progress in (0.0, 0.5, 1.0)]
     [0.2, 0.105, 0.01]
@@ -169,7 +163,7 @@ def anneal(initial: float = 0.2, target: float = 0.01) -> Schedule:
 
 
 def warm_up(fraction: float = 0.5, target: float = 1.0) -> Schedule:
-    """A KL weight that grows from 0 to ``target``.
+    """Make a schedule whose KL weight grows from 0 to ``target`` during the first ``fraction`` of training.
 
     >>> [warm_up(0.5)(progress) for progress in (0.0, 0.25, 0.5, 1.0)]
     [0.0, 0.5, 1.0, 1.0]
@@ -194,11 +188,11 @@ def _check(n_data: int, samples: int, kl_weight: float, temperature: float, kl_p
         raise UnknownName.of("kl_per", kl_per, ["data", "parameter"])
 
 
-def _finite(found: Elbo, likelihood: Likelihood) -> Elbo:
-    if not torch.isfinite(found.loss):
+def _finite(parts: Elbo, likelihood: Likelihood) -> Elbo:
+    if not torch.isfinite(parts.loss):
         raise NonFinite(
-            f"the loss is {found.loss.item()}: nll {found.nll.item()} ({type(likelihood).__name__}), "
-            f"KL {found.kl.item()}; "
+            f"the loss is {parts.loss.item()}: nll {parts.nll.item()} ({type(likelihood).__name__}), "
+            f"KL {parts.kl.item()}; "
             "check the inputs and targets for NaN, lower the learning rate, or start from smaller scales"
         )
-    return found
+    return parts

@@ -20,6 +20,7 @@ from leanbayes.kl import Estimator, Exact, MonteCarlo
 from leanbayes.posteriors import FAMILIES, Family, GaussianRho, RelativeScale
 from leanbayes.prediction import Predictor
 from leanbayes.priors import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
+from leanbayes.propagate import PROPAGATIONS, Moments, Propagation
 from leanbayes.subspace import dense_name, scatters
 from leanbayes.subspace.select import Selection, Slot, Subspace, anything
 from leanbayes.subspace.storage import keep_layout, make_dense, sparsify
@@ -100,7 +101,8 @@ def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
         "type": "Bayesian",
         "posterior": _describe(module.posterior),
         "prior": _describe_prior(module.prior),
-        "propagate": module.propagate,
+        "propagate": _describe_propagation(module.propagate),
+        "predict_by": _describe_prediction(module),
         "kl": _describe(module.kl_estimator),
         "random": {name: parts.index is None for name, parts in module.parts()},
         "ties": _keep_state(module.model, prefix, tensors),
@@ -172,6 +174,7 @@ class _Restoring:
             )
         estimator: Estimator = _restore_part(data["kl"])
         family: Family = _restore_part(data["posterior"])
+        propagate, predict_by = _restore_propagations(data)
         model = self._module(data, prefix)
         selection = {
             name: None if whole else self.tensors[f"{prefix}index.{name}"] for name, whole in data["random"].items()
@@ -181,7 +184,8 @@ class _Restoring:
             subspace=_Stored(selection),
             posterior=family,
             prior=_restore_prior(data["prior"]) if self.prior is None else self.prior,
-            propagate=data["propagate"],
+            propagate=propagate,
+            predict_by=predict_by,
             kl=estimator,
         )
         with torch.no_grad():
@@ -303,6 +307,40 @@ def _restore_part(data: dict[str, Any]) -> Any:
 def _part_class(name: str) -> type[Any] | None:
     """The class of this name that a file may hold, also of a family that another package adds."""
     return _PARTS.get(name) or FAMILIES.get(name)
+
+
+def _describe_propagation(value: Propagation) -> dict[str, Any]:
+    """Describe a propagation by its name and fields."""
+    if PROPAGATIONS.get(value.name) is not type(value):
+        raise InputError(
+            f"{value!r} is not registered, so a file could not bring it back; decorate its class with "
+            "@leanbayes.propagate.PROPAGATIONS.register"
+        )
+    names: list[str] = [field.name for field in fields(value)] if is_dataclass(value) else []
+    return {"name": value.name, "fields": {name: getattr(value, name) for name in names}}
+
+
+def _describe_prediction(bnn: Bayesian) -> dict[str, Any] | None:
+    """Describe the propagation of predictions; None where it follows from that of training."""
+    follows = bnn.predict_by == bnn.propagate.for_prediction
+    return None if follows else _describe_propagation(bnn.predict_by)
+
+
+def _restore_propagations(data: dict[str, Any]) -> tuple[Propagation, Propagation | None]:
+    """The propagations of training and prediction.
+
+    Files of version 0.1 hold one name. By "moments" that version meant these two settings.
+    """
+    if data["propagate"] == Moments.name:
+        return Moments(rank=0, kernels="exact"), Moments()
+    if isinstance(data["propagate"], str):
+        return PROPAGATIONS.named(data["propagate"])(), None
+    predict_by = None if data["predict_by"] is None else _restore_propagation(data["predict_by"])
+    return _restore_propagation(data["propagate"]), predict_by
+
+
+def _restore_propagation(data: dict[str, Any]) -> Propagation:
+    return PROPAGATIONS.named(data["name"])(**data["fields"])
 
 
 def _describe_prior(prior: PriorLike) -> Any:

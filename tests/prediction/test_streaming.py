@@ -49,6 +49,7 @@ def test_a_linear_model_has_a_known_predictive(propagate: str) -> None:
         nn.Linear(4, 2, dtype=torch.float64),
         posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-1.0, 0.5)),
         propagate=propagate,
+        predict_by=propagate,
     )
     x = torch.randn(6, 4, dtype=torch.float64)
     found = lb.predict(bnn, x, likelihood=lb.Gaussian(0.3), samples=samples, generator=seeded())
@@ -167,7 +168,7 @@ def test_another_propagation() -> None:
     bnn, x = lb.Bayesian(nn.Linear(4, 2), posterior=lb.posteriors.Normal(0.5)), torch.ones(3, 4)
     common = {"likelihood": lb.Gaussian(1.0), "samples": 3, "keep_samples": True}
     together = lb.predict(bnn, x, **common).samples
-    apart = lb.predict(bnn, x, propagate="local", **common).samples
+    apart = lb.predict(bnn, x, by="local", **common).samples
     assert (together == together[:, :1]).all()
     assert (apart != apart[:, :1])[:, 1:].all()
 
@@ -551,7 +552,7 @@ def test_the_output_that_matters_is_picked(method: str) -> None:
         ({"samples": "auto", "keep_samples": True}, lb.errors.InputError, "kept"),
         ({"batch_size": 0}, lb.errors.InputError, "batch_size"),
         ({"method": "magic"}, lb.errors.UnknownName, "vmap"),
-        ({"propagate": "telepathy"}, lb.errors.UnknownName, "flipout"),
+        ({"by": "telepathy"}, lb.errors.UnknownName, "flipout"),
     ],
 )
 def test_bad_arguments_are_named(options: dict[str, Any], kind: type, words: str) -> None:

@@ -6,11 +6,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate import PROPAGATIONS
+
+
+def stand_in(propagate: str, weight: RandomWeight, generator: torch.Generator | None = None) -> Tensor:
+    """What takes the place of one weight under a propagation."""
+    return PROPAGATIONS[propagate]().stand_ins({"w": weight}, nn.Identity(), generator)["w"]
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,10 @@ class Setting:
 
     def draws(self, propagate: str, n: int) -> Tensor:
         """n passes by the propagation itself, each with stand-ins of its own."""
-        stand_in = PROPAGATIONS[propagate]
 
         def one(_: Tensor) -> Tensor:
-            given = [stand_in(w, None) if isinstance(w, RandomWeight) else w for w in (self.weight, self.bias)]
-            return self.case.run(self.x, *given)
+            pair = [stand_in(propagate, w) if isinstance(w, RandomWeight) else w for w in (self.weight, self.bias)]
+            return self.case.run(self.x, *pair)
 
         return vmap(one, randomness="different")(torch.arange(n))
 

@@ -13,6 +13,7 @@ from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate import flipout
 from leanbayes.subspace import random_k
 from tests.oracles import covariance_within_standard_errors, mean_within_standard_errors
+from tests.propagate.cases import stand_in
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class TestExamplesOfABatch:
 def test_a_random_bias_alone_is_decorrelated():
     bias = RandomWeight("b", torch.zeros(2, dtype=torch.float64), None, torch.tensor([1.0, 0.5]).double(), Normal())
     x, weight = torch.ones(2000, 1, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.float64)
-    y = torch.nn.functional.linear(x, weight, flipout.stand_in(bias, torch.Generator().manual_seed(0)))
+    y = torch.nn.functional.linear(x, weight, stand_in("flipout", bias, torch.Generator().manual_seed(0)))
     assert len(y[:, 0].abs().unique()) == 1
     mean_within_standard_errors(y.sign(), 0.0)
     mean_within_standard_errors(y[:, 0].sign() * y[:, 1].sign(), 0.0)
@@ -143,6 +144,6 @@ def test_a_few_random_weights_give_the_same_by_a_sparse_product_as_by_a_dense_on
 
 
 def test_noise_that_is_not_symmetric_is_refused():
-    with pytest.raises(InputError, match=r'symmetric about 0, Lopsided\(.*\) is not; use propagate="sample"'):
+    with pytest.raises(InputError, match=r'symmetric about 0, which Lopsided\(.*\) is not; use propagate="sample"'):
         Bayesian(nn.Linear(2, 1), posterior=Lopsided(), propagate="flipout")(torch.ones(1, 2))
     assert Bayesian(nn.Linear(2, 1), posterior=Lopsided())(torch.ones(1, 2)).shape == (1, 1)

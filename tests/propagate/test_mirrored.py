@@ -82,5 +82,5 @@ def test_without_a_batch_there_is_one_draw() -> None:
 
 
 def test_noise_that_is_not_symmetric_is_refused() -> None:
-    with pytest.raises(InputError, match=r'symmetric about 0, Lopsided\(.*\) is not; use propagate="sample"'):
+    with pytest.raises(InputError, match=r'symmetric about 0, which Lopsided\(.*\) is not; use propagate="sample"'):
         Bayesian(nn.Linear(2, 1), posterior=Lopsided(), propagate="mirrored")(torch.ones(2, 2))

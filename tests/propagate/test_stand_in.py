@@ -6,12 +6,13 @@ from torch import Tensor, nn
 from leanbayes._calls import call_with
 from leanbayes.bayesian import Bayesian
 from leanbayes.posteriors import Normal, RandomWeight
-from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate import PROPAGATIONS, OnePass
 from leanbayes.propagate.stand_in import StandIn, draw_of
 from leanbayes.subspace import layers
 from tests.oracles import moments_within_standard_errors
+from tests.propagate.cases import stand_in as stand_in_of
 
-RULED = [name for name in PROPAGATIONS if name not in ("sample", "moments", "covariance")]
+RULED = ["mirrored", "local", "flipout"]
 with_rules = pytest.mark.parametrize("propagate", RULED)
 
 
@@ -86,7 +87,7 @@ class TestOperationsWithoutARule:
         make, shape = WITHOUT_RULES[kind]
         model, x = make().double().train(training), torch.randn(shape, dtype=torch.float64)
         bnn = Bayesian(model, propagate=propagate, posterior=Normal(0.5))
-        stand_ins = {n: PROPAGATIONS[propagate](w, None) for n, w in bnn.weights().items()}
+        stand_ins = {n: stand_in_of(propagate, w) for n, w in bnn.weights().items()}
         found = call_with(model, stand_ins, (x,), {})
         assert type(found) is Tensor
         drawn = {n: s.draw() for n, s in stand_ins.items() if s.held is not None}
@@ -110,7 +111,7 @@ class TestOperationsWithoutARule:
 @with_rules
 class TestOneDrawForThePass:
     def test_a_weight_used_twice_is_the_same_both_times(self, propagate):
-        stand_in = PROPAGATIONS[propagate](random_weight(3, 4), None)
+        stand_in = stand_in_of(propagate, random_weight(3, 4))
         x = torch.randn(2, 4, dtype=torch.float64)
         assert torch.equal(x @ stand_in.T, torch.matmul(x, stand_in.t()))
         assert torch.equal(stand_in + 0, stand_in * 1)
@@ -148,7 +149,7 @@ class TestOneDrawForThePass:
     @pytest.mark.parametrize("index", [None, [1, 4, 5, 11]])
     def test_the_draws_have_the_right_moments(self, propagate, index):
         weight = random_weight(3, 4, index=index)
-        draws = torch.stack([PROPAGATIONS[propagate](weight, None) + 0 for _ in range(2000)])
+        draws = torch.stack([stand_in_of(propagate, weight) + 0 for _ in range(2000)])
         variance = torch.zeros(12, dtype=torch.float64)
         variance[slice(None) if index is None else index] = 0.25
         moments_within_standard_errors(draws, weight.mean, variance.view(3, 4))
@@ -177,13 +178,13 @@ AS_INPUT = {
 }
 
 
-@pytest.mark.parametrize("propagate", [name for name in PROPAGATIONS if name not in ("moments", "covariance")])
+@pytest.mark.parametrize("propagate", [name for name, kind in PROPAGATIONS.items() if not issubclass(kind, OnePass)])
 @pytest.mark.parametrize("kind", AS_INPUT)
 class TestAParameterAsInput:
     def test_it_is_drawn_when_it_alone_is_random(self, propagate, kind):
         model = AS_INPUT[kind]().double()
         bnn = Bayesian(model, subspace=layers("query"), propagate=propagate, posterior=Normal(0.5))
-        stand_in = PROPAGATIONS[propagate](bnn.weights()["query"], None)
+        stand_in = stand_in_of(propagate, bnn.weights()["query"])
         found = call_with(model, {"query": stand_in}, (torch.zeros(()),), {})
         draw = draw_of(stand_in)
         assert not torch.isclose(draw, model.query).any()
@@ -239,13 +240,13 @@ class TestQuestions:
     def test_they_are_answered_by_the_mean_and_draw_nothing(self, propagate, question):
         weight, generator = random_weight(3, 4), torch.Generator().manual_seed(0)
         state = generator.get_state()
-        stand_in = PROPAGATIONS[propagate](weight, generator)
+        stand_in = stand_in_of(propagate, weight, generator)
         assert QUESTIONS[question](stand_in) == QUESTIONS[question](weight.mean)
         assert stand_in.held is None
         assert torch.equal(generator.get_state(), state)
 
     def test_it_can_be_a_key_and_is_a_tensor(self, propagate):
-        stand_in = PROPAGATIONS[propagate](random_weight(3, 4), None)
+        stand_in = stand_in_of(propagate, random_weight(3, 4))
         assert {stand_in: 1}[stand_in] == 1
         assert isinstance(stand_in, Tensor)
         assert isinstance(stand_in, StandIn)
@@ -254,7 +255,7 @@ class TestQuestions:
 
     def test_a_frozen_mean_is_frozen(self, propagate):
         weight = RandomWeight("w", torch.zeros(2), None, torch.ones(2), Normal())
-        assert not PROPAGATIONS[propagate](weight, None).requires_grad
+        assert not stand_in_of(propagate, weight).requires_grad
 
     def test_a_model_that_asks_before_it_computes(self, propagate):
         """Asking must not change the numbers that a generator gives."""
@@ -273,7 +274,7 @@ class TestQuestions:
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("propagate", [name for name in PROPAGATIONS if name not in ("moments", "covariance")])
+@pytest.mark.parametrize("propagate", [name for name, kind in PROPAGATIONS.items() if not issubclass(kind, OnePass)])
 def test_a_transformer_layer_of_torch(propagate):
     """Attention by one draw, the two linear layers by their rules; in eval mode torch has a fused path of its own."""
     model = nn.TransformerEncoderLayer(4, 2, dim_feedforward=8, dropout=0.0, batch_first=True).double()

@@ -71,6 +71,7 @@ def dense_twin(bnn: lb.Bayesian) -> lb.Bayesian:
         posterior=bnn.posterior,
         prior=bnn.prior,
         propagate=bnn.propagate,
+        predict_by=bnn.predict_by,
         kl=bnn.kl_estimator,
     )
     with torch.no_grad():

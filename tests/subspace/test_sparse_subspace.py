@@ -156,7 +156,7 @@ def test_every_public_entry(kind: str, inside: str) -> None:
     twin, (x, y) = dense_twin(bnn), batch(kind)
     for ours, theirs in (
         (lb.moments(bnn, x), lb.moments(twin, x)),
-        (lb.moments(bnn, x, rank=0, kernels="exact"), lb.moments(twin, x, rank=0, kernels="exact")),
+        tuple(lb.moments(net, x, by=lb.propagate.Moments(rank=0, kernels="exact")) for net in (bnn, twin)),
         (lb.covariance(bnn, x)[:1], lb.covariance(twin, x)[:1]),
     ):
         for a, b in zip(ours, theirs, strict=True):

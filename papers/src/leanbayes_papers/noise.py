@@ -167,7 +167,7 @@ def noise_curve(
             batch,
             likelihood=likelihood,
             samples=samples if random else 1,
-            propagate=propagate,
+            by=propagate,
             keep_samples=True,
             generator=source,
         )

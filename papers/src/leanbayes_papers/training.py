@@ -158,7 +158,7 @@ def repeatable(predictor: nn.Module) -> nn.Module:
     """Return the predictor with one draw after the other: the faster ways that `predict` may take round differently."""
     if isinstance(predictor, Ensemble):
         return Ensemble(*predictor.models, method="loop")
-    return _InTurn(predictor) if isinstance(predictor, Bayesian) and predictor.propagate == "sample" else predictor
+    return _InTurn(predictor) if isinstance(predictor, Bayesian) and predictor.predict_by.plain_draws else predictor
 
 
 class _InTurn(Predictor):
@@ -168,15 +168,7 @@ class _InTurn(Predictor):
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
         """Yield the outputs of one draw after the other."""
-        source = Draws(
-            self.model,
-            self.model.weights(),
-            x,
-            propagate=None,
-            method="loop",
-            generator=generator,
-            output=lambda returned: returned,
-        )
+        source = Draws(self.model, x, method="loop", generator=generator, output=lambda returned: returned)
         yield from source.take(draws)
 
     def parts(self) -> dict[str, nn.Module]:

@@ -19,12 +19,13 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from leanbayes._calls import call_with, map_tensors, prediction_tensor
-from leanbayes._moments import moments
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.prediction import Predictor, in_eval
+from leanbayes.propagate import OnePass
+from leanbayes.propagate.outputs import IndependentOutputs
 
 __all__ = ["Explainer", "networks_of"]
 
@@ -38,7 +39,7 @@ class Explainer:
 
     Args:
         predictor: a plain module, a `Bayesian`, a `Predictor`, or any differentiable function that returns outputs.
-            A `Bayesian` with ``propagate="moments"`` is explained in one pass; with any other, by weight samples.
+            A `Bayesian` with ``predict_by="moments"`` is explained in one pass; any other by weight samples.
         likelihood: what outputs mean; `Categorical` by default.
         of: "prediction": the probability of the target class (or label), or the mean of the target output; for pixels
             the mean over them. "total", "aleatoric", "epistemic": that uncertainty, the mean over pixels or outputs.
@@ -77,11 +78,12 @@ class Explainer:
         modules = [part for part in (self.predictor, self.likelihood) if isinstance(part, nn.Module)]
         with in_eval(*modules):
             bnn = self.predictor
-            if isinstance(bnn, Bayesian) and bnn.propagate == "moments" and bnn._held is None:
-                mean, variance = (map_tensors(_tamed, part) for part in moments(bnn, x))
+            if isinstance(bnn, Bayesian) and isinstance(bnn.predict_by, OnePass) and not bnn.held:
+                law = bnn.predict_by.law(bnn, x)
+                if not isinstance(law, IndependentOutputs):
+                    raise InputError(f'explanations know no {bnn.predict_by}; give the model predict_by="moments"')
+                mean, variance = (map_tensors(_tamed, part) for part in (law.mean, law.variance))
                 return _finite(self.likelihood.uncertainty_of_moments(mean, variance, self.samples))
-            if isinstance(bnn, Bayesian) and bnn.propagate == "covariance":
-                raise InputError('explain a model of propagate="covariance" by its moments: set bnn.propagate first')
             total, centre = None, None
             networks = networks_of(bnn, self.samples, torch.Generator().manual_seed(self.seed))
             for network in networks:
@@ -268,7 +270,7 @@ def _(model: Predictor, draws: int, source: torch.Generator) -> list[Network]:  
 
 @networks_of.register
 def _(model: Bayesian, draws: int, source: torch.Generator) -> list[Network]:
-    if model._held is not None:
+    if model.held:
         return [model]
 
     def network(x: Tensor, seed: int) -> Any:

@@ -57,6 +57,11 @@ class Likelihood(nn.Module, ABC):
     ignore_index: int = -100
     usual_for: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def draws_outputs(self) -> bool:
+        """Whether `expected_nll` is the default of this class, which draws outputs."""
+        return type(self).expected_nll is Likelihood.expected_nll
+
     @abstractmethod
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Return −log p(target | output) in nats, summed over the batch."""

@@ -1,4 +1,4 @@
-"""Draws of what a model returns, each in the cheapest way found so far."""
+"""Draws of what a model returns, each made in the cheapest way that is known so far."""
 
 import copy
 import time
@@ -13,73 +13,76 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from leanbayes._calls import Inputs, call, call_with, map_tensors
 from leanbayes._calls import batch_size as size_of
-from leanbayes._covariance import covariance, draw_jointly, roots
-from leanbayes._moments import moments
 from leanbayes.bayesian import Bayesian
-from leanbayes.likelihood import draw_outputs
 from leanbayes.posteriors import RandomWeight
 from leanbayes.prediction.prediction import Predictor, in_eval
-from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate import OnePass, Propagation, Sample
+from leanbayes.propagate.outputs import Outputs
 from leanbayes.propagate.shared import Diverged, SharedPrefix
 
 __all__ = ["Draws", "outputs_of"]
 
-_SHARE_FROM = 0.05  # of a pass: less than this before the first random weight is not worth keeping
-_SMALL_CALL = 2e-4  # seconds: operations below this are bound by their calls, where vmap may win
+_SHARE_FROM = 0.05  # share of a pass: less work than this before the first random weight is not worth keeping
+_SMALL_CALL = 2e-4  # seconds: operations below this spend their time on being called, so vmap may be faster
 _VMAP_BYTES = 2**28
 
 
 def outputs_of(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None = None) -> Iterator[Any]:
-    """What any model or predictor returns in so many draws: for one predictor that stands on another."""
+    """Yield what a model or predictor returns in each of ``draws`` draws; predictors on top of another use this."""
     if isinstance(model, Predictor):
         yield from model.outputs(x, draws, generator)
         return
-    weights = model.weights() if isinstance(model, Bayesian) else {}
-    source = Draws(
-        model, weights, x, propagate=None, method="auto", generator=generator, output=lambda returned: returned
-    )
+    source = Draws(model, x, method="auto", generator=generator, output=lambda returned: returned)
     outputs = source.take(draws)
     for _ in range(draws):
-        with in_eval(model), torch.no_grad():  # not while the caller has the output
+        with in_eval(model), torch.no_grad():  # left again before the caller gets the output
             out = next(outputs)
         yield out
 
 
 class Draws:
-    """Outputs of one batch, draw after draw, each in the cheapest way found so far.
+    """The outputs of one batch, draw after draw, each made in the cheapest way that is known so far.
 
-    The first draw is recorded to see what precedes the first random weight (`SharedPrefix`), and what the rest costs.
-    The noise of the n-th draw does not depend on how it is computed.
+    The first draw is recorded, to see which work precedes the first random weight (`SharedPrefix`) and what the other
+    work costs. The noise of the n-th draw does not depend on how the draw is computed.
+
+    Args:
+        model: a `Bayesian`, a `Predictor`, or a plain module, whose outputs are all equal.
+        inputs: the batch.
+        by: the propagation; by default that of the model's predictions.
+        method: "auto", "loop" or "vmap"; see `predict`.
+        generator: the source of all random numbers.
+        output: picks the tensors from what the model returns.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        weights: dict[str, RandomWeight],
         inputs: Inputs,
         *,
-        propagate: str | None,
+        by: Propagation | None = None,
         method: str,
         generator: torch.Generator | None,
         output: Callable[[Any], Any],
     ) -> None:
-        self.model, self.weights, self.inputs = model, weights, inputs
+        self.model, self.inputs = model, inputs
         self.generator, self.output = generator, output
-        self.propagate = propagate or str(getattr(model, "propagate", ""))
-        self.certain = not isinstance(model, Bayesian) or model._held is not None
-        self.method = method if self.propagate == "sample" else "loop"
-        self.ready: list[Any] = []  # made already, not yet asked for
-        self.noises: list[dict[str, Tensor]] = []  # drawn already, not yet used
+        self.weights: dict[str, RandomWeight] = model.weights() if isinstance(model, Bayesian) else {}
+        self.by: Propagation = by or (model.predict_by if isinstance(model, Bayesian) else Sample())
+        self.certain = not isinstance(model, Bayesian) or model.held
+        self.method = method if self.by.plain_draws else "loop"
+        self.ready: list[Any] = []  # outputs that are computed but not yet asked for
+        self.noises: list[dict[str, Tensor]] = []  # noise that is drawn but not yet used
         self.chunk = 0 if self.method == "loop" else 1  # draws at a time; 0: vmap is out of the question
         self.recorded = False
         self.prefix: SharedPrefix | None = None
         self.buffers: dict[str, Tensor] = {}
-        self.moments: tuple[Any, Any] | None = None  # mean and variance (or root of the covariance) of the outputs
+        self.law: Outputs | None = None  # the distribution of the outputs, where one pass gives it
 
     def only(self, inputs: Inputs) -> "Draws":
-        """The same for other inputs; of another number, another way of drawing may be the fastest."""
+        """Return the same for other inputs. For a batch of another size, another way of drawing may be the fastest."""
         other = copy.copy(self)
-        other.inputs, other.ready, other.recorded, other.prefix, other.moments = inputs, [], False, None, None
+        other.inputs, other.ready, other.recorded, other.prefix, other.law = inputs, [], False, None, None
         if self.method != "loop" and size_of(inputs) != size_of(self.inputs):
             other.chunk = 1
         return other
@@ -89,16 +92,16 @@ class Draws:
         if isinstance(self.model, Predictor):
             yield from map(self.output, self.model.outputs(self.inputs, count, self.generator))
             return
-        for made in range(count):
+        for done in range(count):
             if not self.ready:
-                self._make(count - made)
+                self._make(count - done)
             yield self.ready.pop(0)
 
     def _make(self, wanted: int) -> None:
         if self.certain:
             self.ready = [self.output(call(self.model, self.inputs))] * wanted
-        elif self.propagate in ("moments", "covariance"):
-            self._of_moments()
+        elif isinstance(self.by, OnePass):
+            self._from_law(self.by)
         elif wanted > 1 and self.method == "vmap":
             self._vmapped(min(wanted, max(self.chunk, 32)))
         elif wanted > 1 and self.chunk > 1:
@@ -109,7 +112,7 @@ class Draws:
             self._one()
 
     def _record(self, wanted: int) -> None:
-        """The first draw: find the clean prefix, and decide how the others are made."""
+        """Make the first draw; find the work that all draws share, and decide how the other draws are made."""
         self.recorded = True
         assert isinstance(self.model, Bayesian)
         prefix = SharedPrefix(self.model.model, self.weights, self.inputs)
@@ -125,7 +128,7 @@ class Draws:
             self._try_vmap(wanted - 2, max(2, _VMAP_BYTES // max(prefix.random_bytes, 1)))
 
     def _try_vmap(self, wanted: int, most: int) -> None:
-        """Time one draw, then a vmapped chunk; the faster way makes the others. The draws of the trial count."""
+        """Time one draw, then a vmapped chunk; the faster way makes the other draws. The draws of the trial count."""
         start = self._now()
         self._one()
         one = self._now() - start
@@ -140,15 +143,12 @@ class Draws:
             return
         self.chunk = most if self._now() - start < one * trial else 0
 
-    def _of_moments(self) -> None:
-        """One pass for all draws."""
-        jointly = self.propagate == "covariance"
-        if self.moments is None:
+    def _from_law(self, by: OnePass) -> None:
+        """Draw the outputs from their distribution, which one pass gives for all draws."""
+        if self.law is None:
             assert isinstance(self.model, Bayesian)
-            find = covariance if jointly else moments
-            mean, spread = find(self.model, self.inputs, weights=self.weights, output=self.output)
-            self.moments = mean, roots(spread) if jointly else spread
-        self.ready.append((draw_jointly if jointly else draw_outputs)(*self.moments, self.generator))
+            self.law = by.law(self.model, self.inputs, weights=self.weights, output=self.output)
+        self.ready.append(self.law.draw(self.generator))
 
     def _one(self) -> None:
         out = self._sharing(self._pass, self._stand_ins())
@@ -164,7 +164,7 @@ class Draws:
             raise
 
     def _sharing(self, function: Callable[[dict[str, Tensor]], Any], tensors: dict[str, Tensor]) -> Any:
-        """Call ``function`` with what is clean answered from the record."""
+        """Call ``function`` while operations that all draws share are answered from the record."""
         prefix = self.prefix
         if prefix is None:
             return function(tensors)
@@ -183,16 +183,17 @@ class Draws:
 
     def _pass(self, tensors: dict[str, Tensor]) -> Any:
         assert isinstance(self.model, Bayesian)
-        network = self.model.model
-        return self.output(call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), self.inputs))
+        network, inputs = self.model.model, self.by.prepare(self.inputs)
+        returned = call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), inputs)
+        return self.output(self.by.drawn(returned, self.generator))
 
     def _noise(self) -> dict[str, Tensor]:
         return {name: weight.noise(self.generator) for name, weight in self.weights.items()}
 
     def _stand_ins(self) -> dict[str, Tensor]:
-        if self.propagate != "sample":
-            make = PROPAGATIONS[self.propagate]
-            return {name: make(weight, self.generator) for name, weight in self.weights.items()}
+        if not self.by.plain_draws:
+            assert isinstance(self.model, Bayesian)
+            return self.by.stand_ins(self.weights, self.model.model, self.generator)
         noise = self.noises.pop(0) if self.noises else None
         for name, weight in self.weights.items():  # only the random coordinates are written anew
             if name not in self.buffers:

@@ -16,13 +16,19 @@ __all__ = ["Prediction", "Predictor", "in_eval", "joined"]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of a batch, and how sure it is.
+    """What a model predicts for a batch, and how sure it is.
 
-    For classes, pixels and labels ``mean`` holds probabilities and the uncertainties are in nats: the entropy of the
-    mean (total), the mean entropy (aleatoric) and the mutual information of prediction and weights (epistemic).
-    For regression ``mean`` is the mean and the uncertainties are variances.
-    ``standard_error`` is that of the total in nats (for regression of ½ log of it), one number for each input;
-    ``draws`` says how many were made for each input. ``samples`` holds each draw's own mean, if asked for.
+    For classes, pixels and labels the uncertainties are in nats. For regression they are variances.
+
+    Attributes:
+        mean: the predicted probabilities; for regression the predicted mean.
+        total: the entropy of the mean; for regression the variance of the target.
+        aleatoric: the mean entropy of the draws, which more data would not reduce; for regression the noise.
+        epistemic: the mutual information of prediction and weights, which more data would reduce; for regression the
+            variance over draws.
+        standard_error: the standard error of the total in nats (for regression of ½ log of it), one for each input.
+        draws: how many draws were made for each input.
+        samples: what each draw predicts, (draws, N, ...), if the caller asked for it.
     """
 
     mean: Tensor
@@ -38,36 +44,38 @@ class Prediction:
 
 
 class Predictor(nn.Module, ABC):
-    """A module with draws of its own, which `predict` asks for: an ensemble, dropout, SWAG, Laplace.
+    """A module that makes draws by itself, which `predict` asks for: an ensemble, dropout, SWAG or Laplace.
 
-    ``members`` is how many draws there are in all; None: as many as are asked for.
-    Of what a file must keep, ``parts`` names the modules inside, ``config`` the numbers, and the buffers registered on
-    the predictor itself are its tensors; ``rebuild`` puts it together again.
+    A file keeps three things of a predictor: the modules that ``parts`` names, the numbers that ``config`` gives, and
+    the buffers that are registered on the predictor itself. ``rebuild`` puts it together again.
+
+    Attributes:
+        members: how many draws there are in all; None if there is no limit.
     """
 
     members: int | None = None
 
     @abstractmethod
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-        """What the model returns in each of so many draws, in eval mode and without gradients."""
+        """Yield what the model returns in each of ``draws`` draws, in eval mode and without gradients."""
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
-        """The modules inside, by name."""
+        """Return the modules inside, by name."""
 
     def config(self) -> dict[str, Any]:
-        """Arguments of ``rebuild`` that JSON can hold."""
+        """Return the arguments of ``rebuild`` that JSON can hold."""
         return {}
 
     @classmethod
     def rebuild(cls, parts: dict[str, nn.Module], **config: Any) -> Self:
-        """A predictor of these parts; its own buffers are filled in after."""
+        """Make a predictor of these parts; its own buffers are filled in afterwards."""
         return cls(*parts.values(), **config)
 
 
 @contextmanager
 def in_eval(*modules: nn.Module) -> Iterator[None]:
-    """Inside, all modules are in eval mode; each is left in its own."""
+    """Inside this context, all modules are in eval mode; afterwards each is in the mode that it had."""
     modes = {child: child.training for module in modules for child in module.modules()}
     for module in modules:
         module.eval()
@@ -79,7 +87,7 @@ def in_eval(*modules: nn.Module) -> Iterator[None]:
 
 
 def joined(parts: list[Prediction], places: Tensor) -> Prediction:
-    """One prediction, each input in its place."""
+    """Join predictions for parts of a batch; ``places`` says where in the batch each input stands."""
     if len(parts) == 1 and torch.equal(places, torch.arange(len(places))):
         return parts[0]
     order = places.argsort()
@@ -88,5 +96,5 @@ def joined(parts: list[Prediction], places: Tensor) -> Prediction:
         return torch.cat([getattr(part, name) for part in parts])[order]
 
     names = ("mean", "total", "aleatoric", "epistemic", "standard_error", "draws")
-    kept = [part.samples for part in parts if part.samples is not None]
-    return Prediction(**{name: join(name) for name in names}, samples=torch.cat(kept, dim=1) if kept else None)
+    samples = [part.samples for part in parts if part.samples is not None]
+    return Prediction(**{name: join(name) for name in names}, samples=torch.cat(samples, dim=1) if samples else None)

@@ -1,4 +1,4 @@
-"""`predict`: statistics over draws that stream, and no more draws than needed."""
+"""`predict`: statistics that are updated draw by draw, and no more draws than needed."""
 
 import math
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.prediction.draws import Draws
 from leanbayes.prediction.one_pass import predict_in_one_pass
 from leanbayes.prediction.prediction import Prediction, Predictor, in_eval, joined
-from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate import OnePass, PropagationLike, as_propagation
 
 __all__ = ["predict"]
 
-_GROUPS = 16  # running averages for the jackknife: memory is that of sixteen draws, however many are made
-_DOUBT = -1.645  # quantile of the Normal law: "auto" stops where the error is small enough by nineteen to one
+_GROUPS = 16  # running averages for the jackknife: memory is that of sixteen draws, whatever the number of draws
+_DOUBT = -1.645  # the 5 % quantile of the Normal: "auto" stops where the error is small enough at odds of 19 to 1
 
 
 def predict(
@@ -34,39 +34,44 @@ def predict(
     min_samples: int | None = None,
     max_samples: int = 256,
     keep_samples: bool = False,
-    propagate: str | None = None,
+    by: PropagationLike | None = None,
     method: Literal["auto", "loop", "vmap"] = "auto",
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     output: Callable[[Any], Any] = prediction_tensor,
 ) -> Prediction:
-    """Mean and uncertainty of a model's predictions for a batch. The model is in eval mode inside, and left as it was.
+    """Predict a batch: the mean of the predictions and their uncertainty.
 
-    What precedes the first random weight is computed once for all draws; the rest runs draw by draw, or as a vmapped
-    chunk where that is measured to be faster. Statistics stream: memory does not grow with the number of draws.
-    With ``propagate="moments"`` no weight is drawn: one pass gives mean and variance of the outputs; with "covariance",
+    The model is in eval mode meanwhile, and is left in the mode that it had. Work that precedes the first random weight
+    is done once for all draws. The other work is done draw by draw, or for a chunk of draws with `vmap` where that is
+    measured to be faster. Statistics are updated draw by draw, so memory does not grow with the number of draws.
+
+    Propagations of one pass draw no weights: `Moments` gives the mean and variance of the outputs, and `Covariance`,
     for small models, their covariance.
 
     Args:
-        model: a `Bayesian` or a `Predictor`; any other module is sure of its weights (one pass).
+        model: a `Bayesian` or a `Predictor`. Any other module has no uncertainty about its weights.
         x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         likelihood: how outputs become probabilities; `Categorical` by default.
-        samples: how many draws (an ensemble has as many as it has members; with moments they are of the outputs alone,
-            evenly spread, and cost next to nothing); ``"auto"`` draws for each input until its
-            total uncertainty has settled: until its standard error, with a margin for how few draws tell it, is at most
-            ``tolerance`` · √(draws / min_samples). Inputs that are sure stop first. The root spends draws where they
-            help: one more draw lowers the squared error by SE²/draws, and all inputs stop where that is equal, which
-            for a given number of draws in all makes the sum of squared errors least (Neyman allocation).
-        tolerance: nats, for ``samples="auto"``.
-        min_samples: at least so many, for ``samples="auto"``; by default as many as the likelihood says.
-        max_samples: at most so many, for ``samples="auto"``.
-        keep_samples: keep each draw's mean, (draws, N, ...).
-        propagate: another propagation than the model's own.
-        method: how draws are computed. "auto" measures; the noise is the same either way, the rounding may not be,
-            so give "loop" or "vmap" where results must repeat bit for bit.
-        batch_size: work through ``x`` in parts of this size.
-        generator: for the draws.
-        output: picks the tensor that matters from what the model returns.
+        samples: how many draws to make. An ensemble has as many as it has members. After one pass of moments the draws
+            are evenly spread outputs, which cost next to nothing. ``"auto"`` draws for each input until its total
+            uncertainty has settled: until its standard error, with a margin for the few draws that it is estimated
+            from, is at most ``tolerance`` · √(draws / min_samples). Inputs with little uncertainty stop first. The root
+            spends draws where they help: one more draw lowers the squared error by SE²/draws, and all inputs stop where
+            that is equal, which makes the sum of squared errors least for the draws spent (Neyman allocation).
+        tolerance: the error in nats that ``samples="auto"`` aims at.
+        min_samples: the fewest draws of ``samples="auto"``; by default as many as the likelihood asks for.
+        max_samples: the most draws of ``samples="auto"``.
+        keep_samples: whether to keep what each draw predicts, (draws, N, ...).
+        by: a propagation to use instead of ``model.predict_by``: a value of `leanbayes.propagate` or its name.
+        method: how draws are computed. "auto" measures what is faster. The noise is the same either way, but the
+            rounding may differ, so use "loop" or "vmap" where results must repeat bit for bit.
+        batch_size: how many inputs are computed at a time; by default all.
+        generator: the source of all random numbers.
+        output: picks the tensor that is predicted from what the model returns.
+
+    Returns:
+        The `Prediction`: mean, total, aleatoric and epistemic uncertainty.
 
     >>> p = predict(Bayesian(nn.Linear(2, 3)), torch.zeros(5, 2), samples=8)
     >>> p.mean.shape, p.total.shape, bool((p.total >= p.epistemic).all())
@@ -79,35 +84,30 @@ def predict(
         samples = model.members if samples == "auto" else min(samples, model.members)
     rounds = _Rounds(samples, tolerance, likelihood.fewest if min_samples is None else min_samples, max_samples)
     if keep_samples and samples == "auto":
-        raise InputError('samples="auto" draws a different number for each input, so none can be kept; give a number')
-    if isinstance(model, Bayesian) and propagate is not None and propagate not in PROPAGATIONS:
-        raise UnknownName.of("propagation", propagate, PROPAGATIONS)
+        raise InputError(
+            'samples="auto" makes a different number of draws for each input, so they cannot be kept; give a number'
+        )
+    chosen = None if by is None else as_propagation(by)
+    if isinstance(model, Bayesian):
+        chosen = chosen or model.predict_by
     if method not in ("auto", "loop", "vmap"):
         raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
-    in_one_pass = isinstance(model, Bayesian) and (propagate or model.propagate) in ("moments", "covariance")
     size = size_of(x)
     step = size if batch_size is None else batch_size
     if step < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     with in_eval(model, likelihood), torch.no_grad():
-        if in_one_pass:
-            assert isinstance(model, Bayesian)
+        if isinstance(model, Bayesian) and isinstance(chosen, OnePass):
             points = rounds.limit if rounds.auto else rounds.first
             return predict_in_one_pass(
-                *(model, x, likelihood),
-                points=points,
-                keep_samples=keep_samples,
-                step=step,
-                output=output,
-                jointly=(propagate or model.propagate) == "covariance",
+                model, x, likelihood, chosen, points=points, keep_samples=keep_samples, step=step, output=output
             )
-        weights = model.weights() if isinstance(model, Bayesian) else {}
-        source = Draws(model, weights, x, propagate=propagate, method=method, generator=generator, output=output)
+        source = Draws(model, x, by=chosen, method=method, generator=generator, output=output)
         return _Predicting(source, likelihood, rounds, keep_samples, step).run(size)
 
 
 class _Rounds:
-    """How many draws to make, and when to look whether they are enough."""
+    """How many draws to make, and after which of them to check whether they are enough."""
 
     def __init__(self, samples: int | str, tolerance: float, at_least: int, at_most: int) -> None:
         self.auto = samples == "auto"
@@ -122,14 +122,17 @@ class _Rounds:
         if isinstance(samples, int):
             self.first = self.limit = samples
 
-        self.ends = [self.first]  # draws in all after each round: half as many again
+        self.ends = [self.first]  # draws in all after each round, which adds half as many again
         while self.ends[-1] < self.limit:
             self.ends.append(min(self.ends[-1] + max(2, self.ends[-1] // 2), self.limit))
 
 
 @dataclass
 class _Rows:
-    """Inputs on their way: their places in the batch, and sums over draws in groups (groups, inputs, features, ...)."""
+    """Inputs that are being predicted.
+
+    ``places`` are their positions in the batch, and ``sums`` the sums over draws, (groups, inputs, features, ...).
+    """
 
     places: Tensor
     sums: Tensor | None = None
@@ -139,50 +142,51 @@ class _Rows:
         return len(self.places)
 
     def part(self, rows: Tensor | slice) -> "_Rows":
-        """Some of them."""
+        """Return the given rows only."""
         centre = None if self.centre is None else self.centre[rows]
         return _Rows(self.places[rows], None if self.sums is None else self.sums[:, rows], centre)
 
     @staticmethod
     def joined(parts: "list[_Rows]") -> "_Rows":
-        """All together."""
+        """Join rows of several batches."""
         sums = torch.cat([part.sums for part in parts if part.sums is not None], dim=1)
         centres = [part.centre for part in parts if part.centre is not None]
         return _Rows(torch.cat([part.places for part in parts]), sums, torch.cat(centres) if centres else None)
 
 
 class _Predicting:
-    """Draws stream into group sums, in rounds; inputs whose estimate has settled leave.
+    """Adds draws to group sums, round after round; inputs whose estimate has settled are finished.
 
-    What a batch leaves open waits for its like from other batches, for a few inputs cost nearly as much a draw as a
-    full batch. Less than one batch waits for each round, so memory does not grow with the number of inputs.
+    Inputs that a batch leaves unfinished wait for those of other batches, because a draw for a few inputs costs nearly
+    as much as one for a full batch. Less than one batch waits for each round, so memory does not grow with the number
+    of inputs.
     """
 
     def __init__(self, source: Draws, likelihood: Likelihood, rounds: _Rounds, keep: bool, batch: int) -> None:
         self.source, self.likelihood, self.rounds, self.keep, self.batch = source, likelihood, rounds, keep, batch
         self.whole = source.inputs
         self.waiting: list[list[_Rows]] = [[] for _ in rounds.ends]
-        self.found: list[tuple[Tensor, Prediction]] = []
+        self.finished: list[tuple[Tensor, Prediction]] = []
 
     def run(self, size: int) -> Prediction:
-        """Every input, in its place."""
+        """Predict every input, and return the predictions in the order of the batch."""
         for start in range(0, size, self.batch):
             self._round(0, _Rows(torch.arange(start, min(start + self.batch, size))))
         for level in range(1, len(self.waiting)):
             if self.waiting[level]:
                 self._round(level, _Rows.joined(self.waiting[level]))
-        places = torch.cat([places for places, _ in self.found])
-        return joined([found for _, found in self.found], places)
+        places = torch.cat([places for places, _ in self.finished])
+        return joined([prediction for _, prediction in self.finished], places)
 
     def _round(self, level: int, rows: _Rows) -> None:
-        kept = self._draw(level, rows)
+        samples = self._draw(level, rows)
         assert rows.sums is not None
         last, draws = level + 1 == len(self.rounds.ends), self.rounds.ends[level]
         settled = torch.ones(len(rows), dtype=torch.bool) if last else self._settled(rows, draws)
         settled = settled.to(rows.places.device)
         if settled.any():
-            some = rows if settled.all() else rows.part(settled.nonzero()[:, 0])
-            self.found.append((some.places, self._prediction(some, draws, kept)))
+            done = rows if settled.all() else rows.part(settled.nonzero()[:, 0])
+            self.finished.append((done.places, self._prediction(done, draws, samples)))
         if settled.all():
             return
         self.waiting[level + 1].append(rows.part((~settled).nonzero()[:, 0]))
@@ -192,11 +196,11 @@ class _Predicting:
             self._round(level + 1, together.part(slice(self.batch)))
 
     def _draw(self, level: int, rows: _Rows) -> list[Tensor]:
-        """Add the draws of one round to the sums; what each predicts, if that is to be kept."""
+        """Add the draws of one round to the sums, and return what each draw predicts if the caller asked for it."""
         span = slice(int(rows.places[0]), int(rows.places[-1]) + 1) if level == 0 else rows.places
         self.source = self.source.only(take(self.whole, span))
         done, end = self.rounds.ends[level - 1] if level else 0, self.rounds.ends[level]
-        kept = []
+        samples = []
         for draw, out in enumerate(self.source.take(end - done), start=done):
             if rows.sums is None:
                 rows.centre = self.likelihood.centre(out)
@@ -204,37 +208,35 @@ class _Predicting:
                 rows.sums = first.new_zeros(min(_GROUPS, self.rounds.limit), *first.shape)
             rows.sums[draw % len(rows.sums)] += self.likelihood.statistics(out, rows.centre)
             if self.keep:
-                kept.append(self.likelihood.predictive(out))
+                samples.append(self.likelihood.predictive(out))
         assert rows.sums is not None
         if not torch.isfinite(rows.sums).all():
             raise NonFinite("the model's output has NaN or infinite values; check the inputs and the weights")
-        return kept
+        return samples
 
     def _settled(self, rows: _Rows, draws: int) -> Tensor:
-        """Whose standard error, with caution, is worth no more draws."""
+        """Whether the standard error of each input, taken with caution, is worth no more draws."""
         error, bias = self._jackknife(rows, draws)
-        allowed = self.rounds.tolerance * math.sqrt(
-            draws / self.rounds.first
-        )  # what the next draw is worth, for all alike
+        allowed = self.rounds.tolerance * math.sqrt(draws / self.rounds.first)  # where one more draw is worth the same
         return error * _caution(min(draws, _GROUPS)) + bias <= allowed
 
-    def _prediction(self, rows: _Rows, draws: int, kept: list[Tensor]) -> Prediction:
+    def _prediction(self, rows: _Rows, draws: int, samples: list[Tensor]) -> Prediction:
         assert rows.sums is not None
-        found = self._uncertainty(rows.sums.sum(0), draws, rows.centre)
+        parts = self._uncertainty(rows.sums.sum(0), draws, rows.centre)
         error, _ = self._jackknife(rows, draws)
-        counts = torch.full((len(rows),), draws, device=found.mean.device)
-        samples = torch.stack(kept) if self.keep else None
-        return Prediction(found.mean, found.total, found.aleatoric, found.epistemic, error, counts, samples)
+        counts = torch.full((len(rows),), draws, device=parts.mean.device)
+        stacked = torch.stack(samples) if self.keep else None
+        return Prediction(parts.mean, parts.total, parts.aleatoric, parts.epistemic, error, counts, stacked)
 
     def _uncertainty(self, sums: Tensor, draws: int, centre: Tensor | None) -> Uncertainty:
         counts = torch.full((len(sums),), draws, device=sums.device)
         return self.likelihood.uncertainty(sums / draws, counts, centre)
 
     def _jackknife(self, rows: _Rows, draws: int) -> tuple[Tensor, Tensor]:
-        """Standard error and size of the bias of the total uncertainty in nats, for each input.
+        """Estimate the standard error and the size of the bias of the total uncertainty in nats, for each input.
 
-        One group of draws is left out at a time. Few draws make the entropy of their mean too small: that is the bias.
-        Both are averaged over the pixels or labels of an input.
+        The jackknife leaves out one group of draws at a time. The bias arises because the entropy of the mean of few
+        draws is too small. Both are averaged over the pixels or labels of an input.
         """
         assert rows.sums is not None
         sums, total = rows.sums, rows.sums.sum(0)
@@ -257,9 +259,9 @@ class _Predicting:
 
 
 def _caution(groups: int) -> float:
-    """How many times larger than estimated from so few groups an error may be, but for one time in twenty: √(ν/χ²_ν).
+    """The factor √(ν/χ²_ν) by which an error may exceed its estimate from few groups, in 19 of 20 cases.
 
-    Without it inputs would stop when their error happens to look small. The χ² quantile is Wilson and Hilferty's.
+    Without it inputs would stop when their error happens to look small. Wilson and Hilferty give the χ² quantile.
     """
     freedom = max(groups - 1, 1)
     root = 1 - 2 / (9 * freedom) + _DOUBT * math.sqrt(2 / (9 * freedom))

@@ -1,23 +1,37 @@
-"""HOW randomness passes through the net: draws, mirrored draws, local reparameterization, flipout, moments and more."""
+"""How randomness passes through a network: by draws, or by moments in one pass.
 
-from collections.abc import Callable
+Each way is a value, such as ``Sample()`` or ``Moments(rank=0)``. A name such as ``"sample"`` is a shorthand for the
+value with its defaults. `leanbayes.Bayesian` takes one value for training (``propagate``) and one for prediction
+(``predict_by``).
 
-import torch
-from torch import Tensor
+| value | name | what it does |
+|---|---|---|
+| `Sample` | ``"sample"`` | one weight draw for the whole batch |
+| `Mirrored` | ``"mirrored"`` | a draw for half of the batch, its mirror image for the other half; made for batch norm |
+| `Local` | ``"local"`` | the noise of the weights is moved to the outputs of each layer |
+| `Flipout` | ``"flipout"`` | one draw, its sign flipped at random for each example |
+| `Moments` | ``"moments"`` | mean and variance in one pass, without samples |
+| `Covariance` | ``"covariance"`` | mean and covariance in one pass, for small models |
+"""
 
-from leanbayes.posteriors import RandomWeight
-from leanbayes.propagate import covariance, flipout, local, mirrored, moments, sample
-from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.by_covariance import Covariance
+from leanbayes.propagate.by_moments import Moments
+from leanbayes.propagate.flipout import Flipout
+from leanbayes.propagate.local import Local
+from leanbayes.propagate.mirrored import Mirrored
+from leanbayes.propagate.propagation import PROPAGATIONS, OnePass, Propagation, PropagationLike, as_propagation
+from leanbayes.propagate.sample import Sample
 
-StandInMaker = Callable[[RandomWeight, torch.Generator | None], Tensor]
-
-PROPAGATIONS: dict[str, StandInMaker] = {
-    "sample": sample.stand_in,
-    "local": local.stand_in,
-    "mirrored": mirrored.stand_in,
-    "flipout": flipout.stand_in,
-    "moments": moments.stand_in,
-    "covariance": covariance.stand_in,
-}
-
-__all__ = ["PROPAGATIONS", "Registry", "StandInMaker"]
+__all__ = [
+    "PROPAGATIONS",
+    "Covariance",
+    "Flipout",
+    "Local",
+    "Mirrored",
+    "Moments",
+    "OnePass",
+    "Propagation",
+    "PropagationLike",
+    "Sample",
+    "as_propagation",
+]

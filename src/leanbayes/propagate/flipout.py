@@ -1,15 +1,15 @@
-"""``flipout``: one weight draw, its sign flipped at random for each example (Wen et al. 2018)."""
+"""`Flipout`: one weight draw, its sign flipped at random for each example (Wen et al. 2018)."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from leanbayes._ops import sparse
 from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.errors import InputError
-from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.linear_ops import (
     LINEAR_OPS,
     Operation,
@@ -20,21 +20,43 @@ from leanbayes.propagate.linear_ops import (
     signs_like,
     weight_of,
 )
+from leanbayes.propagate.propagation import Propagation, Weights
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
-__all__ = ["RULES", "stand_in"]
+__all__ = ["RULES", "Flipout"]
 
 RULES = Registry("flipout")
 
 
-def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
-    """A stand-in whose linear operations decorrelate the examples of a batch."""
-    if not weight.family.symmetric:
-        raise InputError(
-            f'flipout needs noise that is symmetric about 0, {weight.family} is not; use propagate="sample"'
-        )
-    return make_stand_in(weight, RULES, generator)
+@dataclass(frozen=True)
+class Flipout(Propagation):
+    """One weight draw whose sign is flipped at random for each example and feature (Wen et al. 2018).
+
+    Each example sees a correct draw, and the draws of two examples are uncorrelated. A pass takes two products where a
+    plain one takes one. The posterior must be symmetric about its mean.
+
+    >>> Flipout().differs_within_batch
+    True
+    """
+
+    name: ClassVar[str] = "flipout"
+    differs_within_batch: ClassVar[bool] = True
+
+    def stand_ins(
+        self,
+        weights: Weights,
+        model: nn.Module,  # noqa: ARG002
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        """Make tensors whose linear operations decorrelate the examples of a batch."""
+        for weight in weights.values():
+            if not weight.family.symmetric:
+                raise InputError(
+                    f"flipout needs noise that is symmetric about 0, which {weight.family} is not; "
+                    'use propagate="sample"'
+                )
+        return {name: make_stand_in(weight, RULES, generator) for name, weight in weights.items()}
 
 
 @RULES.rule(

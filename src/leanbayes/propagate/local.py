@@ -1,10 +1,11 @@
-"""``local``: the noise of the weights is moved to the outputs (Kingma et al. 2015; 004, eq. 4, 5)."""
+"""`Local`: the noise of the weights is moved to the outputs (Kingma et al. 2015; SSVI, eq. 4 and 5)."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from leanbayes._ops import sparse
 from leanbayes._ops.safe_sqrt import SafeSqrt, draw_normal
@@ -19,18 +20,38 @@ from leanbayes.propagate.linear_ops import (
     plain_input,
     weight_of,
 )
+from leanbayes.propagate.propagation import Propagation, Weights
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.shared_variance import variance_through
 from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
-__all__ = ["RULES", "stand_in"]
+__all__ = ["RULES", "Local"]
 
 RULES = Registry("local")
 
 
-def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
-    """A stand-in whose linear operations give N(E[y], Var[y]) instead of y at one weight draw."""
-    return make_stand_in(weight, RULES, generator)
+@dataclass(frozen=True)
+class Local(Propagation):
+    """Local reparameterization: each output of a layer is drawn from its own distribution (Kingma et al. 2015).
+
+    Gradients are less noisy than with weight draws. A pass takes two products where a plain one takes one. Outputs that
+    share a weight, such as the pixels under one filter, are drawn independently, which no single weight draw would do.
+    An operation without a rule, such as the affine part of a norm, sees one weight draw for the whole batch.
+
+    >>> Local().name
+    'local'
+    """
+
+    name: ClassVar[str] = "local"
+
+    def stand_ins(
+        self,
+        weights: Weights,
+        model: nn.Module,  # noqa: ARG002
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        """Make tensors whose linear operations give N(E[y], Var[y]) instead of y at one weight draw."""
+        return {name: make_stand_in(weight, RULES, generator) for name, weight in weights.items()}
 
 
 @RULES.rule(

@@ -1,36 +1,63 @@
-"""``mirrored``: one weight draw μ + Δ for half of a batch and its mirror image μ − Δ for the other half.
-
-Each example has a correct draw, at the price of one (antithetic variates; Hammersley and Morton 1956). The mean of such
-a batch, and to first order its variance, are those at the means: Δ and −Δ cancel. So a batch norm does not undo the
-noise, as it undoes one draw for the whole batch, and its statistics need not be held (`fix_statistics`).
-"""
+"""`Mirrored`: one weight draw μ + Δ for half of a batch and its mirror image μ − Δ for the other half."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from leanbayes.errors import InputError
-from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, channel_axis, plain_input
+from leanbayes.propagate.propagation import Propagation, Weights
 from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.sample import Sample
 from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
-__all__ = ["RULES", "stand_in"]
+__all__ = ["RULES", "Mirrored"]
 
 RULES = Registry("mirrored")
 _ASSUMES = "the first axis holds the examples; those of one half share a draw, the others have its mirror image"
 
 
-def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
-    """A stand-in whose linear operations give the second half of a batch the mirrored draw."""
-    if not weight.family.symmetric:
-        raise InputError(
-            f'mirrored draws need noise that is symmetric about 0, {weight.family} is not; use propagate="sample"'
-        )
-    return make_stand_in(weight, RULES, generator)
+@dataclass(frozen=True)
+class Mirrored(Propagation):
+    """One weight draw μ + Δ for half of a batch, and its mirror image μ − Δ for the other half.
+
+    Each example sees a correct draw, at the price of one (antithetic variates; Hammersley and Morton 1956). The mean of
+    such a batch, and to first order its variance, are those at the means, because Δ and −Δ cancel. So batch norm does
+    not undo the noise, as it undoes one draw for the whole batch, and its statistics need not be held.
+
+    The two halves of a batch depend on each other, so networks that are trained with mirrored draws predict with
+    `Sample` unless the user names another propagation. The posterior must be symmetric about its mean.
+
+    >>> Mirrored().differs_within_batch, Mirrored().for_prediction
+    (True, Sample())
+    """
+
+    name: ClassVar[str] = "mirrored"
+    differs_within_batch: ClassVar[bool] = True
+
+    @property
+    def for_prediction(self) -> Propagation:
+        """Plain draws, which do not couple the examples of a batch."""
+        return Sample()
+
+    def stand_ins(
+        self,
+        weights: Weights,
+        model: nn.Module,  # noqa: ARG002
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        """Make tensors whose linear operations give the second half of a batch the mirrored draw."""
+        for weight in weights.values():
+            if not weight.family.symmetric:
+                raise InputError(
+                    f"mirrored draws need noise that is symmetric about 0, which {weight.family} is not; "
+                    'use propagate="sample"'
+                )
+        return {name: make_stand_in(weight, RULES, generator) for name, weight in weights.items()}
 
 
 @RULES.rule(*LINEAR_OPS, exact=True, assumes=_ASSUMES)

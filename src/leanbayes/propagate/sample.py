@@ -1,13 +1,32 @@
-"""``sample``: one weight draw for the whole batch (Blundell et al. 2015; 000 and 001)."""
+"""`Sample`: one weight draw for the whole batch (Blundell et al. 2015; Abboud et al. 2024)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from leanbayes.posteriors import RandomWeight
+from leanbayes.propagate.propagation import Propagation, Weights
 
-__all__ = ["stand_in"]
+__all__ = ["Sample"]
 
 
-def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:
-    """A plain tensor: w = μ + σξ at the random coordinates, μ elsewhere."""
-    return weight.draw(generator)
+@dataclass(frozen=True)
+class Sample(Propagation):
+    """One weight draw for the whole batch: every pass is an ordinary network.
+
+    >>> Sample().name
+    'sample'
+    """
+
+    name: ClassVar[str] = "sample"
+    plain_draws: ClassVar[bool] = True
+
+    def stand_ins(
+        self,
+        weights: Weights,
+        model: nn.Module,  # noqa: ARG002
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        """Draw plain tensors: w = μ + σξ at the random coordinates, μ elsewhere."""
+        return {name: weight.draw(generator) for name, weight in weights.items()}

@@ -51,7 +51,7 @@ def has_statistics(model: nn.Module) -> bool:
 
 def must_hold_statistics(model: nn.Module) -> bool:
     """Return whether `fit` holds statistics by default: if all examples of a batch share one draw of the weights."""
-    return isinstance(model, Bayesian) and model.propagate not in ("mirrored", "flipout")
+    return isinstance(model, Bayesian) and not model.propagate.differs_within_batch
 
 
 def _with_statistics(model: nn.Module) -> Iterator[nn.Module]:

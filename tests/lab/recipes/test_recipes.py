@@ -93,14 +93,14 @@ def test_under_batch_norms_draws_differ_within_a_batch(
 
     def watched(self: Run, model: nn.Module, *arguments, **options) -> None:
         if isinstance(model, lb.Bayesian):
-            ways.append(model.propagate)
+            ways.append(model.propagate.name)
         fit(self, model, *arguments, **options)
 
     fit = Run.fit
     monkeypatch.setattr(Run, "fit", watched)
     trained = prepare(parse(spec), make(), Run(dataclasses.replace(BUDGET, epochs=2)))
     assert ways == [trained_by]
-    assert trained.predictor.propagate == predicts_by
+    assert trained.predictor.predict_by == lb.propagate.as_propagation(predicts_by)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_moments_predict_in_one_pass(spec: str) -> None:
     stages: list[str] = []
     run = Run(dataclasses.replace(BUDGET, epochs=2), watch=lambda stage, done, total: stages.append(stage))
     bnn = prepare(parse(spec), task, run).predictor
-    assert bnn.propagate == "moments"
+    assert bnn.predict_by == lb.propagate.Moments()
     assert spec.partition(":")[0] in stages
     found = lb.predict(bnn, task.test[:][0])
     assert (found.draws == 1).all()

@@ -9,6 +9,7 @@ from torch import nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.posteriors import Normal
+from leanbayes.propagate import Moments
 from leanbayes.subspace import everything
 from leanbayes_papers import STUDIES, Claim, Job, Results, vdp_measures
 from leanbayes_papers.noise import SNRS
@@ -142,7 +143,7 @@ def test_the_full_covariance_and_its_diagonal_agree_where_nothing_is_shared_and_
     x, y = torch.randn(6, 5), torch.zeros(6, dtype=torch.long)
     one = Bayesian(nn.Linear(5, 3), subspace=everything(), posterior=Normal(0.3), propagate="moments")
     found = mnist._propagated(one, x, y, 1)
-    assert one.propagate == "moments"
+    assert one.predict_by == Moments()
     for snr in SNRS:
         assert found[f"{FULL}@{snr:g} dB"] == pytest.approx(found[f"{DIAGONAL}@{snr:g} dB"], rel=1e-4)
         assert found[f"variance of a few images by sample@{snr:g} dB"] > 0

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 import leanbayes as lb
-from leanbayes._covariance import covariance
 from leanbayes.errors import InputError, MissingRule, ShapeMismatch
 from leanbayes.lab.models import mlp
+from leanbayes.propagate.by_covariance import covariance
 from tests.oracles import covariance_within_standard_errors
 
 
@@ -82,7 +82,8 @@ def test_it_is_nearer_to_20000_weight_samples_than_either_diagonal() -> None:
     truth = drawn.std(0)
     with torch.no_grad():
         mean, found = covariance(bnn, x)
-        diagonals = [lb.moments(bnn, x, positions=kind)[1].sqrt() for kind in ("shared", "independent")]
+        ways = [lb.propagate.Moments(positions=kind) for kind in ("shared", "independent")]
+        diagonals = [lb.moments(bnn, x, by=way)[1].sqrt() for way in ways]
     deviation = found.diagonal(dim1=1, dim2=2).sqrt()
     error = ((deviation - truth) / truth).abs().max()
     assert error < 0.02

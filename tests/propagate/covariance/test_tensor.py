@@ -13,9 +13,9 @@ from leanbayes.propagate.covariance import (
     draw_covariance,
     full,
     root,
-    stand_in,
 )
 from tests.oracles import covariance_within_standard_errors
+from tests.propagate.cases import stand_in
 from tests.propagate.covariance.cases import random_weight
 
 
@@ -182,10 +182,10 @@ class TestRoot:
 
 def test_a_stand_in_and_a_joint_draw_of_what_it_becomes() -> None:
     weight = RandomWeight("w", torch.randn(2, 1, 2), None, torch.full((2, 1, 2), 0.5), Normal())
-    y = F.conv1d(torch.tensor([[[1.0, 2.0, -1.0]]]).expand(100_000, 1, 3), stand_in(weight, None))
+    y = F.conv1d(torch.tensor([[[1.0, 2.0, -1.0]]]).expand(100_000, 1, 3), stand_in("covariance", weight))
     one, same = (draw_covariance(y, torch.Generator().manual_seed(4)) for _ in range(2))
     assert torch.equal(one, same)
     covariance_within_standard_errors(one, y.expected[0], full(y)[0])
     assert full(y)[0, 0, 1] == 0.25 * (1 * 2 + 2 * -1)
     assert draw_covariance(weight.mean) is weight.mean
-    assert draw_covariance(stand_in(weight, None)).shape == weight.mean.shape
+    assert draw_covariance(stand_in("covariance", weight)).shape == weight.mean.shape

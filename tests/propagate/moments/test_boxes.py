@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes._ops import moments as ops
 from leanbayes.errors import UnknownName
+from leanbayes.propagate import Moments
 from leanbayes.propagate.moments import MomentTensor, Setting, boxes, spread
 from tests.propagate.moments.test_layer import NETS, SUBSPACES
 
@@ -126,9 +127,9 @@ def test_sweeps_and_averages_that_are_carried_on_change_nothing(name, subspace, 
     bnn = lb.Bayesian(make().eval(), subspace=SUBSPACES[subspace], posterior=lb.posteriors.Normal(0.1))
     x = torch.randn(shape)
     exact = copy.deepcopy(bnn).double()
-    truth = lb.moments(exact, x.double(), kernels="box", rank=rank)  # with gradients: no sweep keeps averages
+    truth = lb.moments(exact, x.double(), by=Moments(rank=rank))  # with gradients: no sweep keeps averages
     with torch.no_grad():
-        found = lb.moments(bnn, x, kernels="box", rank=rank)
+        found = lb.moments(bnn, x, by=Moments(rank=rank))
     for one, other in zip(found, truth, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
@@ -139,19 +140,19 @@ class TestTheOption:
         model = nn.Sequential(nn.Conv2d(2, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.Flatten())
         return lb.Bayesian(model, posterior=lb.posteriors.Normal(0.1)), torch.randn(5, 2, 9, 9)
 
-    def test_by_default_it_is_taken_where_no_gradient_is_recorded(self):
+    def test_it_is_the_default_with_and_without_gradients(self):
         bnn, x = self.net()
         with torch.no_grad():
-            default, box, exact = (lb.moments(bnn, x, **o) for o in ({}, {"kernels": "box"}, {"kernels": "exact"}))
-        assert torch.equal(default[1], box[1])
-        assert not torch.allclose(box[1], exact[1], rtol=1e-3)
-        recorded = lb.moments(bnn, x, rank=0), lb.moments(bnn, x, rank=0, kernels="exact")
-        assert torch.equal(recorded[0][1], recorded[1][1])
+            default, box = (lb.moments(bnn, x, by=by)[1] for by in (None, Moments(kernels="box")))
+            exact = lb.moments(bnn, x, by=Moments(kernels="exact"))[1]
+        assert torch.equal(default, box)
+        assert not torch.allclose(box, exact, rtol=1e-3)
+        torch.testing.assert_close(lb.moments(bnn, x)[1].detach(), box)
 
     def test_deviations_are_nearly_those_of_exact_kernels(self):
         bnn, x = self.net()
         with torch.no_grad():
-            box, exact = (lb.moments(bnn, x, kernels=k)[1].sqrt() for k in ("box", "exact"))
+            box, exact = (lb.moments(bnn, x, by=Moments(kernels=k))[1].sqrt() for k in ("box", "exact"))
         assert abs(box.sum() / exact.sum() - 1) < 0.02
         assert (box / exact - 1).abs().mean() < 0.1
 
@@ -176,6 +177,5 @@ class TestTheOption:
             assert [part.shape for part in lb.moments(bnn, x[:0])] == [(0, 150), (0, 150)]
 
     def test_unknown_name(self):
-        bnn, x = self.net()
         with pytest.raises(UnknownName, match="box"):
-            lb.moments(bnn, x, kernels="boxes")
+            Moments(kernels="boxes")

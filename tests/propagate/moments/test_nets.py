@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes._calls import call, prediction_tensor
-from leanbayes._moments import moments
 from leanbayes.errors import InputError, MissingRule, ShapeMismatch, UnknownName
 from leanbayes.lab.models import mlp, resnet18, small_cnn, unet
+from leanbayes.propagate import Moments
+from leanbayes.propagate.by_moments import moments
 from tests.test_breadth import CASES as BREADTH
 
 
@@ -86,7 +87,7 @@ def test_as_the_weights_become_sure_it_becomes_the_plain_model(name: str, order:
     x = x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
     bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(1e-9))
     with torch.no_grad():
-        mean, variance = moments(bnn, x, output=output, order=order)
+        mean, variance = moments(bnn, x, output=output, by=Moments(order=order))
         plain = output(call(model, x))
     torch.testing.assert_close(mean, plain, rtol=1e-7, atol=1e-9)
     assert variance.max() < 1e-9
@@ -173,9 +174,9 @@ def test_bad_arguments() -> None:
     with pytest.raises(InputError, match=r"torch\.int64"):
         moments(lb.Bayesian(nn.Embedding(3, 2)), torch.ones(4, dtype=torch.long), input_variance=1.0)
     with pytest.raises(UnknownName):
-        moments(bnn, x, order="third")
+        Moments(order="third")
     with pytest.raises(UnknownName):
-        moments(bnn, x, positions="some")
+        Moments(positions="some")
 
 
 def test_an_operation_without_a_rule_names_itself_and_its_module() -> None:
@@ -202,8 +203,8 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_in_inference_mode(order: str) -> None:
     bnn, x = lb.Bayesian(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))), torch.ones(2, 3)
     with torch.no_grad():
-        expected = moments(bnn, x, order=order)
+        expected = moments(bnn, x, by=Moments(order=order))
     with torch.inference_mode():
-        found = moments(bnn, x, order=order)
+        found = moments(bnn, x, by=Moments(order=order))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from leanbayes.errors import LeanBayesError, UnknownName
 from leanbayes.posteriors import Normal, RandomWeight
-from leanbayes.propagate.moments import RULES, MissingRule, MomentTensor, Setting, draw_moments, stand_in
+from leanbayes.propagate.moments import RULES, MissingRule, MomentTensor, Setting, draw_moments
 from tests.oracles import moments_within_standard_errors
 from tests.propagate.moments.cases import random
 
@@ -156,7 +156,7 @@ class TestInPlace:
 
 def test_a_stand_in_and_a_draw_of_what_it_becomes() -> None:
     weight = RandomWeight("w", torch.randn(2, 3), None, torch.full((2, 3), 0.5), Normal())
-    y = F.linear(torch.ones(100_000, 3), stand_in(weight, None))
+    y = F.linear(torch.ones(100_000, 3), MomentTensor.of_weight(weight, Setting()))
     one, same = (draw_moments(y, torch.Generator().manual_seed(4)) for _ in range(2))
     assert torch.equal(one, same)
     moments_within_standard_errors(one, weight.mean.sum(1), torch.full((2,), 0.75))

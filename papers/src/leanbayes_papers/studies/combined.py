@@ -120,7 +120,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     if isinstance(net, Bayesian) and job.spec.startswith("partial"):
         with_more = measure_test(trained, replace(size, samples=more), task, job.seed)
         metrics |= {f"{m}@{more} draws": with_more[m] for m in _QUALITY}
-        net.propagate = "moments"
+        net.predict_by = "moments"
         in_one_pass = measure_test(trained, size, task, job.seed)
         metrics |= {f"{m}@moments": in_one_pass[m] for m in _QUALITY}
     return {"metrics": metrics, "seconds": {"train": trained.seconds}}

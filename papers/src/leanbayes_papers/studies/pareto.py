@@ -19,6 +19,7 @@ from leanbayes.lab.recipes.variational import Variational
 from leanbayes.lab.report.plots import PALETTE, short
 from leanbayes.lab.statistics import interval
 from leanbayes.prediction import predict
+from leanbayes.propagate import OnePass, as_propagation
 from leanbayes_papers import cite
 from leanbayes_papers.study import Answer, Claim, Job, Outcome, Results, Size, Study, Verdict
 from leanbayes_papers.training import as_tensors, digit_images, small_task, train_and_measure
@@ -122,7 +123,7 @@ def _passes(recipe: Recipe, samples: int) -> int | None:
     if isinstance(recipe, EnsembleRecipe):
         return recipe.members
     if isinstance(recipe, Variational):
-        return 1 if (recipe.predict or recipe.propagate) == "moments" else samples
+        return 1 if isinstance(as_propagation(recipe.predict or recipe.propagate or "sample"), OnePass) else samples
     return None
 
 

@@ -155,7 +155,7 @@ def _propagated(model: nn.Module, x: Tensor, y: Tensor, samples: int) -> dict[st
     for way, (times, images) in _WAYS.items():
         other = copy.deepcopy(model)
         assert isinstance(other, Bayesian)
-        other.propagate = way
+        other.predict_by = way
         metrics |= under_noise(other, x, y, times * samples, _FEW + way, images)
     return metrics
 

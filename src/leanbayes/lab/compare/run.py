@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import Inputs, split_batch
+from leanbayes._calls import split_batch
 from leanbayes._files import read_tensors, write_tensors, write_text
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError
 from leanbayes.evaluation import evaluate
@@ -149,26 +149,13 @@ def judge(
     )
     seconds = time.perf_counter() - begin
     x, y = split_batch(next(iter(run.loader(task.test))))
-    cost = asdict(cost_of(trained.predictor, x, y, trained.likelihood)) | _cost_of_step(trained, x, y)
+    cost = asdict(cost_of(trained.predictor, x, y, trained.likelihood))
     cost |= {"train_seconds": trained.seconds, "predict_seconds": seconds}
     relative = recipe.relative_cost()
     if relative is not None:
         cost["flops_formula"] = relative.flops * forward_flops(run.new_model(task), x)
     told()
     return {"seed": seed, "metrics": found.metrics, "cost": cost}
-
-
-def _cost_of_step(trained: Trained, x: Inputs, y: Tensor) -> dict[str, Any]:
-    """What a training step costs where noise passed through otherwise than it does in predictions."""
-    bnn = bayesian_inside(trained.predictor)
-    if bnn is None or trained.propagated in (None, bnn.propagate):
-        return {}
-    predicts_by, bnn.propagate = bnn.propagate, trained.propagated
-    try:
-        step = cost_of(bnn, x, y, trained.likelihood)
-    finally:
-        bnn.propagate = predicts_by
-    return {"flops_train": step.flops_train, "peak_memory": step.peak_memory}
 
 
 def _layers(predictor: nn.Module) -> list[dict[str, Any]]:

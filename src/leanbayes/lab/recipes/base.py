@@ -52,13 +52,11 @@ class Trained:
         predictor: the predictor, in evaluation mode.
         likelihood: what its outputs mean; the training may have learnt a noise for it.
         seconds: how long the training took.
-        propagated: how randomness passed through the network in training; None for networks without randomness.
     """
 
     predictor: nn.Module
     likelihood: Likelihood
     seconds: float
-    propagated: str | None = None
 
 
 def prepare(recipe: Recipe, task: Task, run: Run) -> Trained:
@@ -74,4 +72,4 @@ def prepare(recipe: Recipe, task: Task, run: Run) -> Trained:
     """
     task = replace(task, likelihood=copy.deepcopy(task.likelihood))
     predictor = recipe.train(task, run)
-    return Trained(predictor.eval(), task.likelihood, run.seconds, run.propagated)
+    return Trained(predictor.eval(), task.likelihood, run.seconds)

@@ -34,7 +34,6 @@ class Run:
         nets: the plain networks trained so far, by seed and epochs. Several runs may share this dictionary: recipes
             that start from the same plain network then train it once, and each of them is charged its time.
         seconds: how long the training has taken so far.
-        propagated: how randomness passed through the network in training, if the recipe says so.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -43,7 +42,6 @@ class Run:
     watch: Watcher | None = None
     nets: dict[tuple[int, int], tuple[dict[str, torch.Tensor], float]] = field(default_factory=dict)
     seconds: float = 0.0
-    propagated: str | None = None
 
     def new_model(self, task: Task, seed: int | None = None) -> nn.Module:
         """Make an untrained network from a seed, and leave torch's random state as it was."""

@@ -9,7 +9,6 @@ from torch import nn
 from torch.distributions import Normal as NormalLaw
 
 from leanbayes._calls import split_batch
-from leanbayes._moments import moments
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Estimator, Exact
@@ -20,7 +19,7 @@ from leanbayes.objective import Schedule, anneal
 from leanbayes.posteriors import Family, Normal
 from leanbayes.prediction import in_eval
 from leanbayes.priors import CentredPrior, FittedPrior, PriorLike
-from leanbayes.propagate import PROPAGATIONS
+from leanbayes.propagate import Local, Mirrored, OnePass, Propagation, Sample, as_propagation
 from leanbayes.subspace import Rewire, Subspace
 from leanbayes.train import has_statistics
 
@@ -49,8 +48,7 @@ class Variational(Recipe):
     def __post_init__(self) -> None:
         self.prior_law()
         for propagation in filter(None, (self.propagate, self.predict)):
-            if propagation not in PROPAGATIONS:
-                raise UnknownName.of("propagation", propagation, PROPAGATIONS)
+            as_propagation(propagation)  # which refuses unknown names
         if not 0 <= self.pretrain < 1:
             raise InputError(f"pretrain must be in [0, 1), got {self.pretrain}")
 
@@ -103,14 +101,14 @@ class Variational(Recipe):
             subspace=subspace,
             posterior=self.posterior(),
             prior=self.prior_law(),
-            propagate=self.propagate or _by_norms(model, self.posterior()),
+            propagate=self._training(model),
+            predict_by=self._prediction(),
             kl=self.estimator(),
         )
-        run.propagated = bnn.propagate
-        if self.predict == "moments":  # an operation without a rule is named now, not after all training
+        if self.predict and isinstance(bnn.predict_by, OnePass):  # a missing rule is named now, not after all training
             x, _ = split_batch(next(iter(run.loader(task.validation))))
             with in_eval(bnn), torch.no_grad():
-                moments(bnn, x)
+                bnn.predict_by.law(bnn, x)
         options = {
             "kl_weight": self.kl_schedule(min(1.0, length(task.train) / bnn.summary().random)),
             "samples": self.draws,
@@ -118,13 +116,23 @@ class Variational(Recipe):
             "rewire": self.rewiring(rest * len(run.loader(task.train))),
         }
         optimization: dict[str, Any] = {"scale_lr": self.scale_lr}
-        if not first and self.propagate == "local":  # no statistics to hold yet, and noise that differs within a batch
+        if not first and isinstance(bnn.propagate, Local):  # no statistics to hold yet, and each example has its noise
             optimization["hold_statistics"] = False
         run.fit(bnn, task, self.name, rest, optimization=optimization, **options)
-        bnn.propagate = self.predict or self.propagate or "sample"
         return self.finished(bnn)
 
+    def _training(self, model: nn.Module) -> Propagation:
+        """The propagation of training, with the settings that save memory.
 
-def _by_norms(model: nn.Module, family: Family) -> str:
-    """Draws that differ within a batch where norms take statistics of it, which would undo one draw for all of it."""
-    return "mirrored" if has_statistics(model) and family.symmetric else "sample"
+        By default, networks with batch norm are trained with mirrored draws, because batch norm would normalise one
+        draw for a whole batch away.
+        """
+        if self.propagate is not None:
+            return as_propagation(self.propagate).lean()
+        return Mirrored() if has_statistics(model) and self.posterior().symmetric else Sample()
+
+    def _prediction(self) -> Propagation:
+        """The propagation of predictions: the one that the user names, or the one that suits the training."""
+        if self.predict is not None:
+            return as_propagation(self.predict)
+        return Sample() if self.propagate is None else as_propagation(self.propagate).for_prediction

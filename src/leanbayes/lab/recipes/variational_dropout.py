@@ -75,6 +75,7 @@ def cut(bnn: Bayesian, threshold: float = 3.0) -> Bayesian:
         posterior=bnn.posterior,
         prior=bnn.prior,
         propagate=bnn.propagate,
+        predict_by=bnn.predict_by,
         kl=bnn.kl_estimator,
     )
     raw = {name: parts.rho.detach() for name, parts in bnn.parts()}

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from leanbayes._ops.safe_sqrt import draw_normal
 from leanbayes.errors import MissingRule
-from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.moments import rules
 from leanbayes.propagate.moments.tensor import KERNELS, ORDERS, POSITIONS, RULES, MomentTensor, Setting
 
@@ -19,13 +18,7 @@ __all__ = [
     "Setting",
     "draw_moments",
     "rules",
-    "stand_in",
 ]
-
-
-def stand_in(weight: RandomWeight, generator: torch.Generator | None) -> Tensor:  # noqa: ARG001
-    """The weight by its mean and variance; nothing is drawn before the output."""
-    return MomentTensor.of_weight(weight, Setting())
 
 
 def draw_moments(value: Tensor, generator: torch.Generator | None = None) -> Tensor:
