@@ -123,13 +123,13 @@ class Seen(TorchFunctionMode):
         weight = args[1].weight.mean if func in SPARSE_OPS and isinstance(args[1], StandIn) else None
         if isinstance(weight, SparseTensor):
             x, options = args[0], args[3:7] if len(args) > 3 else ()
-            chosen = kernels_for(x, weight.places, tuple(weight.shape), *options, moments=True)
+            chosen = kernels_for(x, weight.positions, tuple(weight.shape), *options, moments=True)
             self.rows.append(
                 {
-                    "layer": self.names[id(weight.places)],
+                    "layer": self.names[id(weight.positions)],
                     "weight": list(weight.shape),
                     "input": list(x.shape),
-                    "stored": len(weight.places),
+                    "stored": len(weight.positions),
                     "kernel": str(chosen),
                 }
             )

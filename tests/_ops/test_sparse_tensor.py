@@ -50,7 +50,7 @@ def compare(operation, x, shape, bias, *args, **kwargs):
     weight, dense = made(shape)
     x = x.requires_grad_()
     seen: list[Tensor] = []
-    with sparse.watching({id(weight.places): lambda: seen.append}):
+    with sparse.watching({id(weight.positions): lambda: seen.append}):
         ours = operation(x, weight, bias, *args, **kwargs)
     theirs = operation(x, dense, bias, *args, **kwargs)
     close(ours, theirs)
@@ -58,7 +58,7 @@ def compare(operation, x, shape, bias, *args, **kwargs):
     leaves = [x] if bias is None else [x, bias]
     found = torch.autograd.grad((ours * g).sum(), [weight.stored, *leaves])
     expected = torch.autograd.grad((theirs * g).sum(), [dense, *leaves])
-    close(found[0], expected[0].flatten()[weight.places.long()])
+    close(found[0], expected[0].flatten()[weight.positions.long()])
     for a, b in zip(found[1:], expected[1:], strict=True):
         close(a, b)
     assert len(seen) == 1
@@ -107,10 +107,10 @@ def test_linear_maps_and_their_watched_gradient(kernel, leading, with_bias, monk
 def test_the_watched_gradient_of_moments_is_that_of_the_mean():
     weight, dense = made((4, 3, 3, 3))
     x = torch.randn(5, 3, 6, 6, dtype=torch.float64)
-    variance = torch.rand(len(weight.places), dtype=torch.float64, requires_grad=True)
+    variance = torch.rand(len(weight.positions), dtype=torch.float64, requires_grad=True)
     seen: list[Tensor] = []
-    with sparse.watching({id(weight.places): lambda: seen.append}):
-        mean, spread = sparse.conv_moments(x, weight.places, (4, 3, 3, 3), weight.stored, variance, 2, 1)
+    with sparse.watching({id(weight.positions): lambda: seen.append}):
+        mean, spread = sparse.conv_moments(x, weight.positions, (4, 3, 3, 3), weight.stored, variance, 2, 1)
     g = torch.randn_like(mean)
     ((mean * g).sum() + 3 * spread.sum()).backward()
     (F.conv2d(x, dense, None, 2, 1) * g).sum().backward()
@@ -121,7 +121,7 @@ def test_only_products_inside_are_watched_and_only_of_named_weights():
     weight, other = made((3, 4))[0], made((3, 4))[0]
     x, seen = torch.randn(2, 4, dtype=torch.float64), []
     before = F.linear(x, weight)
-    with sparse.watching({id(weight.places): lambda: seen.append}):
+    with sparse.watching({id(weight.positions): lambda: seen.append}):
         inside = F.linear(x, other)
         with torch.no_grad():
             assert not F.linear(x, weight).requires_grad
@@ -133,7 +133,7 @@ def test_only_products_inside_are_watched_and_only_of_named_weights():
 
 def test_another_thread_is_not_watched():
     weight, x, seen = made((3, 4))[0], torch.randn(2, 4, dtype=torch.float64), []
-    with sparse.watching({id(weight.places): lambda: seen.append}):
+    with sparse.watching({id(weight.positions): lambda: seen.append}):
         thread = threading.Thread(target=lambda: F.linear(x, weight).sum().backward())
         thread.start()
         thread.join()
@@ -143,12 +143,12 @@ def test_another_thread_is_not_watched():
 def test_a_watched_weight_that_is_made_dense_is_watched_too():
     weight, dense = made((4, 4))
     x, seen = torch.randn(3, 4, dtype=torch.float64), []
-    with sparse.watching({id(weight.places): lambda: seen.append}):
+    with sparse.watching({id(weight.positions): lambda: seen.append}):
         ours = (x @ weight.t()).square().sum()
     ours.backward()
     (x @ dense.t()).square().sum().backward()
     close(seen[0], dense.grad)
-    close(weight.stored.grad, dense.grad.flatten()[weight.places.long()])
+    close(weight.stored.grad, dense.grad.flatten()[weight.positions.long()])
 
 
 OTHERS = {
@@ -184,7 +184,7 @@ def test_questions_need_no_dense_tensor():
     assert weight.is_floating_point()
     assert weight.device == dense.device
     assert weight.requires_grad
-    assert not SparseTensor.of(weight.stored.detach(), weight.places, (300, 400)).requires_grad
+    assert not SparseTensor.of(weight.stored.detach(), weight.positions, (300, 400)).requires_grad
     assert repr(weight) == "SparseTensor(1200 of 120000, shape=(300, 400))"
     assert isinstance(weight, Tensor)
 
@@ -251,7 +251,7 @@ def test_autocast_hands_over_half_precision(kernel, operation, monkeypatch):
     shape = (6, 7) if operation is F.linear else (6, 3, 3, 3)
     weight, dense = made(shape, dtype=torch.float32)
     x, seen = torch.randn(4, *((7,) if operation is F.linear else (3, 5, 5))), []
-    watchers = {id(weight.places): lambda: seen.append}
+    watchers = {id(weight.positions): lambda: seen.append}
     with torch.autocast("cpu", dtype=torch.bfloat16), sparse.watching(watchers):
         ours = operation(x.bfloat16(), weight)
         ours.float().square().sum().backward()
@@ -260,12 +260,12 @@ def test_autocast_hands_over_half_precision(kernel, operation, monkeypatch):
     expected.square().sum().backward()
     limit = 0.02 * float(dense.grad.abs().max())
     torch.testing.assert_close(seen[0].float(), dense.grad, rtol=0.05, atol=limit)
-    torch.testing.assert_close(weight.stored.grad, dense.grad.flatten()[weight.places.long()], rtol=0.05, atol=limit)
+    torch.testing.assert_close(weight.stored.grad, dense.grad.flatten()[weight.positions.long()], rtol=0.05, atol=limit)
 
 
 def test_without_memory():
     weight, _ = made((6, 7))
-    shape = SparseTensor.of(weight.stored.to("meta"), weight.places.to("meta"), (6, 7))
+    shape = SparseTensor.of(weight.stored.to("meta"), weight.positions.to("meta"), (6, 7))
     assert F.linear(torch.zeros(4, 7, dtype=torch.float64, device="meta"), shape).shape == (4, 6)
 
 
@@ -291,6 +291,6 @@ def test_int64_positions():
 
 def test_a_copy_without_history_is_dense():
     weight, dense = made((5, 6))
-    still = SparseTensor.of(weight.stored.detach(), weight.places, (5, 6))
+    still = SparseTensor.of(weight.stored.detach(), weight.positions, (5, 6))
     assert torch.equal(copy.deepcopy(still), dense)
     assert torch.equal(still.detach().clone(), dense)

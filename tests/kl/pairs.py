@@ -1,4 +1,4 @@
-"""Every posterior with every prior of 003's Table 1, in float64, and their divergences by quadrature."""
+"""Every posterior with every prior of Nazarovs et al. 2021, Table 1, and their divergences by quadrature in float64."""
 
 from functools import cache
 

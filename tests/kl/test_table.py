@@ -31,7 +31,7 @@ def test_the_table():
         (("LogNormal", "Log-Normal"), 5, "sampled"),
     ):
         assert (rows[pair].method, rows[pair].d_p, rows[pair].statistics) == ("exact", d_p, statistics), pair
-    assert rows["Normal", "Laplace"].taylor_d_p == 9  # 003, Example 1: ½(K+1)(K+2) − 1 at K = 3
+    assert rows["Normal", "Laplace"].taylor_d_p == 9  # Nazarovs et al. 2021, Example 1: ½(K+1)(K+2) − 1 at K = 3
     assert rows["Normal", "Laplace"].d_p is None
     assert rows["Gamma", "Gamma"].variable == "v"
     assert rows["Gamma", "Normal"].variable == "w"

@@ -24,7 +24,7 @@ def narrow(name: str, scale: float, mean: float = 1.5, copies: int = 3000) -> Ra
 
 
 class Logarithm:
-    """003's Example 1: g(w) = log w."""
+    """Nazarovs et al. 2021, Example 1: g(w) = log w."""
 
     def log_prob(self, x: Tensor) -> Tensor:
         return x.log()
@@ -32,7 +32,7 @@ class Logarithm:
 
 class TestPolynomial:
     def test_the_logarithm_at_one_has_alternating_coefficients(self):
-        """(−1)^{k+1}/k, not the 1/k! of 003's Example 1."""
+        """(−1)^{k+1}/k, not the 1/k! of Example 1 of Nazarovs et al. 2021."""
         found = taylor_coefficients(torch.log, torch.tensor(1.0, dtype=torch.float64), 8)
         assert [c.item() for c in found] == pytest.approx([0, *((-1) ** (k + 1) / k for k in range(1, 9))])
 
@@ -123,10 +123,10 @@ class TestErrors:
 
     @pytest.mark.parametrize("options", [{"taylor": 0}, {"taylor": 2, "direct": True}])
     def test_degrees(self, options):
-        with pytest.raises(InputError, match="taylor is a degree of at least 1, without direct=True"):
+        with pytest.raises(InputError, match="taylor must be a degree of at least 1 and excludes direct=True"):
             MonteCarlo(5, **options)
 
     @pytest.mark.parametrize("options", [{"around": 1.0}, {"taylor": 2, "around": math.nan}])
     def test_a_point_without_a_polynomial(self, options):
-        with pytest.raises(InputError, match="around is a finite number, and where a Taylor polynomial is taken"):
+        with pytest.raises(InputError, match="around must be a finite number and needs taylor="):
             MonteCarlo(5, **options)

@@ -95,7 +95,7 @@ class TestSampledStatistics:
 
 
 class TestLocal:
-    """The radius is one for each weight tensor and each example's draw (003's code: one for the batch)."""
+    """Each weight tensor and each draw has one radius; the code of Nazarovs et al. 2021 has one for the whole batch."""
 
     @staticmethod
     def draws(model, x, propagate, count=20_000, **options):

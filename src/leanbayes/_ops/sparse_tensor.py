@@ -26,7 +26,7 @@ class SparseTensor(Tensor):
     """
 
     stored: Tensor
-    places: Tensor
+    positions: Tensor
 
     @staticmethod
     def of(values: Tensor, index: Tensor, shape: tuple[int, ...]) -> "SparseTensor":
@@ -39,14 +39,14 @@ class SparseTensor(Tensor):
         made: SparseTensor = Tensor._make_wrapper_subclass(
             SparseTensor, shape, dtype=values.dtype, device=values.device
         )
-        made.stored, made.places = values, index
+        made.stored, made.positions = values, index
         return made
 
     def dense(self) -> Tensor:
         """The whole tensor, zeros too."""
         flat = self.stored.new_zeros(prod(self.shape))
-        whole = flat.index_copy(0, self.places.long(), self.stored).view(self.shape)
-        sparse.watch(self.places, whole, lambda gradient: gradient)
+        whole = flat.index_copy(0, self.positions.long(), self.stored).view(self.shape)
+        sparse.watch(self.positions, whole, lambda gradient: gradient)
         return whole
 
     @property
@@ -55,7 +55,7 @@ class SparseTensor(Tensor):
         return self.stored.requires_grad
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"SparseTensor({len(self.places)} of {prod(self.shape)}, shape={tuple(self.shape)})"
+        return f"SparseTensor({len(self.positions)} of {prod(self.shape)}, shape={tuple(self.shape)})"
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -89,7 +89,7 @@ def _product(operation: Any, input: Any, weight: Any, bias: Any = None, *args: A
         result: Tensor = operation(x, _dense_of(weight), _dense_of(bias), *args, **kwargs)
         return result
     multiply = sparse.linear if operation is F.linear else sparse.conv
-    product = multiply(x, weight.places, tuple(weight.shape), weight.stored, *args, **kwargs)
+    product = multiply(x, weight.positions, tuple(weight.shape), weight.stored, *args, **kwargs)
     if bias is None:
         return product
     shift: Tensor = _dense_of(bias)

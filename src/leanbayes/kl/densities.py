@@ -1,4 +1,4 @@
-"""The log-densities of priors as sums of terms (003, eq. 5): constants, powers and logarithms of the argument."""
+"""The log-densities of priors as sums of constants, powers and logarithms (Nazarovs et al. 2021, eq. 5)."""
 
 import math
 from collections.abc import Callable
@@ -17,21 +17,24 @@ Terms = dict[Term, Number]
 
 
 def terms_of(prior: Distribution, positive: bool) -> Terms | None:
-    """log p(x) = Σ coefficient · term(x), None where p has no such form.
+    """Write log p(x) as Σ coefficient · term(x).
 
     Args:
-        prior: one number's law.
-        positive: whether x is known to be above 0, where |x| is x and any power has a meaning.
+        prior: the distribution p of one number.
+        positive: whether x is known to be above 0. Then |x| is x, and every power is defined.
+
+    Returns:
+        The coefficient of each term, or None where log p has no such form.
 
     >>> [str(term) for term in terms_of(distributions.Gamma(2.0, 1.0), positive=True)]
     ['log x', 'x', '1']
     """
-    find = _KNOWN.get(type(prior))
-    return None if find is None else find(_Wide(prior), positive)
+    terms = _KNOWN.get(type(prior))
+    return None if terms is None else terms(_Wide(prior), positive)
 
 
 class _Wide:
-    """A prior's parameters, scalars in float64: a coefficient is multiplied by sums over many weights."""
+    """The parameters of a prior, scalars in float64, because sums over many weights multiply a coefficient."""
 
     def __init__(self, prior: Distribution) -> None:
         self.prior = prior
@@ -42,7 +45,7 @@ class _Wide:
 
 
 def growth(prior: Distribution) -> float:
-    """The power of |x| with which −log p(x) grows, if p is known to have tails of that kind; else 0."""
+    """Return the power of |x| with which −log p(x) grows, or 0 where the tails of p are not known."""
     if isinstance(prior, ErrorLaw):
         return 2 / float(prior.shape)
     known = {distributions.Normal: 2.0, RadialLaw: 2.0, distributions.Laplace: 1.0, LogisticLaw: 1.0}
@@ -55,14 +58,20 @@ def _normal(prior: Any, positive: bool) -> Terms:  # noqa: ARG001
 
 
 def _laplace(prior: Any, positive: bool) -> Terms | None:
-    """−|x − m|/s − log 2s: a polynomial only where x − m cannot change its sign (003's Table 1 says always)."""
+    """−|x − m|/s − log 2s.
+
+    It is a polynomial only where x − m cannot change its sign; Nazarovs et al. 2021 (Table 1) take it for one always.
+    """
     if not positive or not bool((prior.loc <= 0).all()):
         return None
     return _polynomial(prior.loc, 1 / prior.scale, 1, prior.scale.log() + math.log(2))
 
 
 def _error(prior: Any, positive: bool) -> Terms | None:
-    """−½|(x − m)/s|^p − log(s·constant), p = 2/c: a polynomial if p is even, or whole and x − m is positive."""
+    """−½|(x − m)/s|^p − log(s·constant) with p = 2/c.
+
+    It is a polynomial if p is even, or if p is whole and x − m is positive.
+    """
     p, c = 2 / float(prior.shape), float(prior.shape)
     normaliser = prior.scale.log() + (c / 2 + 1) * math.log(2) + math.lgamma(1 + c / 2)
     whole = p == round(p)

@@ -1,4 +1,4 @@
-"""Exact KL: every pair that torch.distributions knows, every pair with a tuple of 003, and two Normals at once."""
+"""The exact KL divergence, for every pair whose closed form torch or this library knows."""
 
 import math
 from dataclasses import dataclass
@@ -20,10 +20,20 @@ __all__ = ["Exact"]
 
 @dataclass(frozen=True)
 class Exact:
-    """KL(q‖p) = E_q[log q − log p] in closed form, summed over the random coordinates."""
+    """KL(q‖p) = E_q[log q − log p] in closed form, summed over the random coordinates.
+
+    A closed form is known for two Normals, for every pair in `torch.distributions`, and for every pair whose log p is
+    made of terms with known expectations (docs/posteriors.md lists them). For other pairs it raises `NoClosedForm`.
+    """
 
     def __call__(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
-        """Nats for one tensor. Half precision is summed in float32."""
+        """Compute the divergence of one tensor in nats; half precision is summed in float32.
+
+        Args:
+            weight: the random tensor.
+            prior: the prior of its random coordinates.
+            generator: not used; other estimators draw from it.
+        """
         if weight.sums is not None and _is_simple(prior) and not prior.loc.dim():
             return _from_sums(weight.sums, weight.mean.numel(), prior).to(weight.mean.dtype)
         posterior = weight.widened().distribution()
@@ -33,9 +43,9 @@ class Exact:
         try:
             return kl_divergence(posterior, prior).sum()
         except NotImplementedError:
-            found = _by_expectations(weight.widened(), prior)
-            if found is not None:
-                return found
+            divergence = _by_expectations(weight.widened(), prior)
+            if divergence is not None:
+                return divergence
             raise NoClosedForm(
                 f"no exact KL is known for a {type(posterior).__name__} posterior and a {type(prior).__name__} prior "
                 f"({weight.name}); estimate it: Bayesian(..., kl=leanbayes.MonteCarlo(1000))"
@@ -43,9 +53,9 @@ class Exact:
 
 
 def _by_expectations(weight: RandomWeight, prior: Distribution) -> Tensor | None:
-    """003's tuple with what the statistics are on average: Monte Carlo with infinitely many draws, at the cost of one.
+    """Put the statistics of Nazarovs et al. 2021 at their expectations: Monte Carlo with infinitely many draws.
 
-    Against a Normal prior a posterior's own moments are enough: E (w−m)² = Var w + (E w − m)².
+    Against a Normal prior the moments of the posterior are enough, because E (w−m)² = Var w + (E w − m)².
     """
     family, spread = weight.family, weight.spread
     pair = resolve(family, prior, spread.numel())
@@ -53,8 +63,8 @@ def _by_expectations(weight: RandomWeight, prior: Distribution) -> Tensor | None
         return None
     if pair.terms is not None:
         statistics = expected(family, pair.wanted, spread.numel())
-        found = from_statistics(pair, family.form(weight.random_mean, spread, pair.part), statistics)
-        return found.to(spread.dtype)
+        form = family.form(weight.random_mean, spread, pair.part)
+        return from_statistics(pair, form, statistics).to(spread.dtype)
     if not isinstance(prior, TorchNormal):
         return None
     law = weight.distribution()
@@ -63,7 +73,7 @@ def _by_expectations(weight: RandomWeight, prior: Distribution) -> Tensor | None
 
 
 def _from_sums(sums: Tensor, count: int, prior: TorchNormal) -> Tensor:
-    """Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½ = n(log s − ½) − Σ log σ + (Σσ² + Σμ² − 2mΣμ + nm²)/2s²."""
+    """Return Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½ = n(log s − ½) − Σ log σ + (Σσ² + Σμ² − 2mΣμ + nm²)/2s²."""
     means, squares, scales, logarithms = sums.unbind()
     m, s = prior.loc.to(sums), prior.scale.to(sums)
     distances = scales + squares - 2 * m * means + count * m.square()
@@ -71,36 +81,36 @@ def _from_sums(sums: Tensor, count: int, prior: TorchNormal) -> Tensor:
 
 
 def _is_simple(prior: Distribution) -> TypeGuard[TorchNormal]:
-    """Whether it is a Normal with one scale that is not itself being learned."""
+    """Return whether the prior is a Normal with one scale, and none of its parameters is learned."""
     if not isinstance(prior, TorchNormal) or prior.scale.dim():
         return False
     return not (prior.loc.requires_grad or prior.scale.requires_grad)
 
 
 class _NormalKL(torch.autograd.Function):
-    """Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½, with one temporary forward and two sweeps backward."""
+    """Σ log(s/σ) + (σ² + (μ−m)²)/2s² − ½, with one temporary tensor forward and two sweeps over memory backward."""
 
     @staticmethod
     def forward(mean: Tensor, scale: Tensor, loc: Tensor, prior_scale: Tensor) -> Tensor:
-        """By norms: squares are never stored."""
+        """Compute the sums of squares by norms, which store no squares."""
         squares: Tensor = torch.linalg.vector_norm(_from(loc, mean)).square() + torch.linalg.vector_norm(scale).square()
         logs: Tensor = scale.log().sum()
         return squares / (2 * prior_scale.square()) - logs + scale.numel() * (prior_scale.log() - 0.5)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep what the gradient is made of."""
+        """Save the inputs."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """(μ−m)/s² and σ/s² − 1/σ."""
+        """Return (μ−m)/s² and σ/s² − 1/σ."""
         mean, scale, loc, prior_scale = ctx.saved_tensors
         factor = gradient / prior_scale.square()
         return _from(loc, mean) * factor, torch.addcdiv(scale * factor, -gradient, scale), None, None
 
 
 def _from(loc: Tensor, mean: Tensor) -> Tensor:
-    """μ − m, without a copy where m is 0."""
+    """Return μ − m, without a copy where m is 0."""
     zero = loc.device.type == "cpu" and loc.dim() == 0 and loc.item() == 0
     return mean if zero else mean - loc

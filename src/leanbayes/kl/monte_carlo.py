@@ -1,4 +1,8 @@
-"""KL by drawing weights, through statistics of their noise: neither graph nor memory grows with the draws (003)."""
+"""The KL divergence by drawing weights, with a graph and memory that do not grow with the number of draws.
+
+The method is the graph reparameterization of Nazarovs et al. 2021: where log p is made of powers and logarithms, the
+mean over draws depends on the parameters only through a few statistics of the noise.
+"""
 
 import math
 from collections.abc import Sequence
@@ -20,12 +24,19 @@ __all__ = ["Estimate", "Method", "MonteCarlo", "from_statistics"]
 
 Method = Literal["exact", "taylor", "streamed", "direct"]
 
-_GROUPS = 32  # of draws, whose spread gives the standard error
+_GROUPS = 32  # groups of draws; the spread of their means gives the standard error
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A divergence in nats as Monte Carlo knows it: its value, its standard error, and how it was found.
+    """A Monte Carlo estimate of a divergence in nats.
+
+    Attributes:
+        value: the estimate.
+        standard_error: the standard error of the estimate.
+        samples: the number of draws.
+        method: how the estimate was computed; see `MonteCarlo`.
+        statistics: "sampled" if the statistics came from their law, "accumulated" if they were summed over draws.
 
     >>> print(Estimate(12.5, 0.25, 100, "exact", "sampled"))
     12.5 ± 0.25 nats (100 draws, exact tuple, sampled statistics)
@@ -45,19 +56,24 @@ class Estimate:
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """KL(q‖p) ≈ 1/M Σ log q(wᵢ) − log p(wᵢ), wᵢ ~ q, reparameterised (003, eq. 2, 3).
+    """KL(q‖p) ≈ 1/M Σ log q(wᵢ) − log p(wᵢ) with wᵢ ~ q, reparameterised (Nazarovs et al. 2021, eq. 2, 3).
 
-    Where log p is made of terms whose mean needs only statistics of the noise, the estimate is made of these (003,
-    Theorems 1 and 2: "exact"). For other pairs value and gradient are accumulated over the draws ("streamed"), which
-    is right for any prior, or ``taylor`` is asked for. Neither graph nor memory depends on M in any of them; where the
-    law of the statistics is known, nor does the time.
+    The estimator picks one of these methods for each pair of posterior and prior:
+
+    - "exact": log p is made of terms whose mean needs only statistics of the noise, so the estimate is made of these
+      (Theorems 1 and 2). Where the law of the statistics is known, not even the time depends on M.
+    - "streamed": value and gradient are accumulated over the draws, which is right for any prior.
+    - "taylor": a polynomial takes the place of log p, if you ask for one (Theorem 3).
+    - "direct": the naive graph, which grows with M, if you ask for it or if the prior itself is learned.
+
+    In all but the last, neither graph nor memory depends on M.
 
     Args:
-        samples: M.
-        direct: the naive graph, which grows with M, for comparison.
-        taylor: the degree of a polynomial for log p, used for pairs without an exact tuple (003, Theorem 3).
-        around: where the polynomial is taken; by default at each weight's own mean.
-        statistics: "sampled" from their law, "accumulated" over the draws, or "auto": the cheaper one that is exact.
+        samples: the number M of draws.
+        direct: whether to build the naive graph, for comparison.
+        taylor: the degree of a polynomial for log p, used for pairs that are not "exact".
+        around: the point at which the polynomial is taken; by default the mean of each weight.
+        statistics: "sampled" from their law, "accumulated" over the draws, or "auto" for the cheaper one that is exact.
 
     >>> MonteCarlo(100).samples
     100
@@ -73,19 +89,25 @@ class MonteCarlo:
         if self.samples < 1:
             raise InputError(f"MonteCarlo needs at least one sample, got {self.samples}")
         if self.taylor is not None and (self.taylor < 1 or self.direct):
-            raise InputError(f"taylor is a degree of at least 1, without direct=True; got {self}")
+            raise InputError(f"taylor must be a degree of at least 1 and excludes direct=True, got {self}")
         if self.around is not None and (self.taylor is None or not math.isfinite(self.around)):
-            raise InputError(f"around is a finite number, and where a Taylor polynomial is taken; got {self}")
+            raise InputError(f"around must be a finite number and needs taylor=..., got {self}")
         if self.statistics not in ("auto", "sampled", "accumulated"):
             raise UnknownName.of("way to statistics", self.statistics, ["auto", "sampled", "accumulated"])
 
     def __call__(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Tensor:
-        """Nats for one tensor. Half precision is summed in float32."""
+        """Estimate the divergence of one tensor in nats; half precision is summed in float32.
+
+        Args:
+            weight: the random tensor.
+            prior: the prior of its random coordinates.
+            generator: the source of random numbers; None for the global one of torch.
+        """
         weight = weight.widened()
         return self._value(weight, prior, self.samples, generator).to(weight.spread.dtype)
 
     def estimate(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Estimate:
-        """The same without a graph, with its standard error, from groups of draws."""
+        """Estimate the divergence without a graph, and with its standard error."""
         weight, groups = weight.widened(), min(self.samples, _GROUPS)
         sizes = [self.samples // groups + (i < self.samples % groups) for i in range(groups)]
         with torch.no_grad():
@@ -96,7 +118,7 @@ class MonteCarlo:
         return Estimate(value, standard_error(values, sizes), self.samples, method, how)
 
     def method(self, family: Family, prior: Distribution) -> Method:
-        """How this pair is computed; an error where its divergence is infinite."""
+        """Return how a pair is computed, or raise `InputError` where its divergence is infinite."""
         pair = resolve(family, prior)
         _refuse_infinite(pair, "weights")
         if self.direct:
@@ -109,7 +131,7 @@ class MonteCarlo:
         return "direct" if _is_learned(prior) else "streamed"
 
     def _how(self, pair: Pair, method: Method) -> str:
-        """Where the statistics come from."""
+        """Return where the statistics come from."""
         if method in ("streamed", "direct") or self.statistics == "accumulated":
             return "accumulated"
         wanted = pair.wanted if method == "exact" else taylor_powers(pair, self.taylor or 1, 2)
@@ -134,37 +156,40 @@ class MonteCarlo:
             return from_statistics(pair, form, gather(family, pair.wanted, samples, spread, generator, self.statistics))
         assert self.taylor is not None
         wanted = taylor_powers(pair, self.taylor, spread.numel())
-        found = gather(family, wanted, samples, spread, generator, self.statistics)
-        log_p = taylor_mean(prior, form, family.noise_mean(), self.taylor, self.around, found)
-        return _log_posterior(form, found) - log_p
+        statistics = gather(family, wanted, samples, spread, generator, self.statistics)
+        log_p = taylor_mean(prior, form, family.noise_mean(), self.taylor, self.around, statistics)
+        return _log_posterior(form, statistics) - log_p
 
 
-def from_statistics(pair: Pair, form: Form, found: Statistics) -> Tensor:
-    """KL(q‖p) of a pair with an exact tuple, of means over noise: Monte Carlo, or exact if they are expectations."""
+def from_statistics(pair: Pair, form: Form, statistics: Statistics) -> Tensor:
+    """Return KL(q‖p) of a pair whose log p is made of terms.
+
+    The result is a Monte Carlo estimate if the statistics are means over draws, and exact if they are expectations.
+    """
     assert pair.terms is not None
-    total = _log_posterior(form, found)
+    total = _log_posterior(form, statistics)
     for term, coefficient in pair.terms.items():
-        total = total - _summed(coefficient, expectation(term, form, found), form.scale)
+        total = total - _summed(coefficient, expectation(term, form, statistics), form.scale)
     return total
 
 
-def _log_posterior(form: Form, found: Statistics) -> Tensor:
-    """The mean of log q(x), summed: log f(ξ) − log σ, and −log x where x = e^b."""
-    total = found.log_density - form.scale.log().sum()
+def _log_posterior(form: Form, statistics: Statistics) -> Tensor:
+    """Return the mean of log q(x), summed over coordinates: log f(ξ) − log σ, and −log x where x = e^b."""
+    total = statistics.log_density - form.scale.log().sum()
     if form.exponential:
-        total = total - _summed(1.0, expectation(log(), form, found), form.scale)
+        total = total - _summed(1.0, expectation(log(), form, statistics), form.scale)
     return total
 
 
 def _summed(coefficient: Number, values: Number, like: Tensor) -> Number:
-    """Σ coefficient·value over the coordinates."""
+    """Return Σ coefficient·value over the coordinates."""
     if isinstance(coefficient, Tensor) and coefficient.dim():
         return (coefficient * values).expand_as(like).sum()
     return coefficient * (values.sum() if isinstance(values, Tensor) else values * like.numel())
 
 
 def _one_chunk(pair: Pair, mean: Tensor, spread: Tensor, noise: Tensor, naive: bool) -> Tensor:
-    """Σ log q(wᵢ) − log p(wᵢ) over the draws of a chunk; if ``naive``, with every step of log q in the graph."""
+    """Return Σ log q(wᵢ) − log p(wᵢ) over a chunk of draws; a ``naive`` graph holds every step of log q."""
     family = pair.family
     form = family.form(mean, spread, pair.part)
     base = form.base(noise)
@@ -178,7 +203,7 @@ def _one_chunk(pair: Pair, mean: Tensor, spread: Tensor, noise: Tensor, naive: b
 
 
 def _direct(pair: Pair, mean: Tensor, spread: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
-    """One subgraph a draw."""
+    """Return the estimate with one subgraph for each draw."""
     total = torch.zeros((), dtype=spread.dtype, device=spread.device)
     for chunk in draws(pair.family, samples, spread, generator):
         for noise in chunk:
@@ -187,9 +212,9 @@ def _direct(pair: Pair, mean: Tensor, spread: Tensor, samples: int, generator: t
 
 
 def _streamed(pair: Pair, mean: Tensor, spread: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
-    """The mean over draws and its gradient, both accumulated: one node, whatever M and the prior are.
+    """Accumulate the mean over draws and its gradient; the graph has one node, whatever M and the prior are.
 
-    The mean of gradients is the gradient of the mean, so this is the direct estimate to the last digits.
+    The mean of gradients is the gradient of the mean, so this is the direct estimate up to the last digits.
     """
     graph = torch.is_grad_enabled() and (mean.requires_grad or spread.requires_grad)
     inputs = [t.detach().requires_grad_(graph) for t in (mean, spread)]
@@ -204,32 +229,32 @@ def _streamed(pair: Pair, mean: Tensor, spread: Tensor, samples: int, generator:
                     sum_ += part
     if not graph:
         return total / samples
-    found: Tensor = _WithGradients.apply(mean, spread, total / samples, *(g / samples for g in gradients))
-    return found
+    estimate: Tensor = _WithGradients.apply(mean, spread, total / samples, *(g / samples for g in gradients))
+    return estimate
 
 
 class _WithGradients(torch.autograd.Function):
-    """A number whose gradients are known already."""
+    """A number whose gradients have been computed before."""
 
     @staticmethod
     def forward(mean: Tensor, spread: Tensor, value: Tensor, by_mean: Tensor, by_spread: Tensor) -> Tensor:  # noqa: ARG004
-        """The number."""
+        """Return the number."""
         return value.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the gradients."""
+        """Save the gradients."""
         ctx.save_for_backward(*inputs[3:])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Times what comes from behind."""
+        """Multiply the gradients by the gradient of the output."""
         by_mean, by_spread = ctx.saved_tensors
         return gradient * by_mean, gradient * by_spread, None, None, None
 
 
 def _is_learned(prior: Distribution) -> bool:
-    """Whether the prior has parameters that want a gradient of their own."""
+    """Return whether the prior has parameters that require gradients."""
     parameters: Sequence[Any] = [getattr(prior, name, None) for name in prior.arg_constraints]
     return torch.is_grad_enabled() and any(isinstance(p, Tensor) and p.requires_grad for p in parameters)
 
@@ -242,5 +267,5 @@ def _refuse_infinite(pair: Pair, name: str) -> None:
 def _infinite(pair: Pair, name: str, reason: str) -> str:
     return (
         f"KL(q‖p) of {name!r} is infinite: {reason}. The prior must give density to every value that the posterior can "
-        f"take; of 003's Table 1 a {type(pair.family).__name__} posterior can have {finite_priors(pair.family)}"
+        f"take; a {type(pair.family).__name__} posterior can have the priors {finite_priors(pair.family)}"
     )

@@ -1,4 +1,4 @@
-"""What is known of a posterior family and a prior together: which variable they speak of, and which tuple they have."""
+"""What is known about a pair of posterior family and prior: what the prior describes, and how its log p is made."""
 
 import math
 from collections.abc import Callable
@@ -35,18 +35,20 @@ TABLE_1: dict[str, Distribution] = {
     "Weibull": distributions.Weibull(1.0, 2.5),
     "Inverse-Gaussian": InverseGaussianLaw(1.5, 2.0),
 }
-"""The priors of 003's Table 1, one of each."""
+"""The priors of Nazarovs et al. 2021, Table 1, one of each."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A family and a prior.
+    """A posterior family and a prior.
 
     Attributes:
-        part: whether the prior is one of the weight's positive part.
-        terms: log p as terms, where its mean over draws needs only statistics of the noise; else None.
+        family: the posterior family.
+        prior: the prior.
+        part: whether the prior describes the positive part of the weight.
+        terms: log p as terms, where its mean over draws needs only statistics of the noise; otherwise None.
         wanted: these statistics.
-        infinite: why KL(q‖p) is infinite, if it is.
+        infinite: why KL(q‖p) is infinite; None if it is finite.
     """
 
     family: Family
@@ -58,30 +60,30 @@ class Pair:
 
 
 def resolve(family: Family, prior: Distribution, count: int = 2) -> Pair:
-    """What is known of KL(q‖p) for ``count`` coordinates of a family and a prior."""
+    """Return what is known about KL(q‖p) of a family and a prior for a tensor of ``count`` random coordinates."""
     part, outside = _variable(family, prior)
     if outside is not None:
         return Pair(family, prior, part, None, frozenset(), outside)
-    found = terms_of(prior, positive=part)
+    terms = terms_of(prior, positive=part)
     wanted: set[Term] = set()
-    for term in found or ():
+    for term in terms or ():
         needs = statistics_of(term, family, part)
         if needs is None:
-            found, wanted = None, set()
+            terms, wanted = None, set()
             break
         wanted |= needs
-    if found is not None and family.relative:
+    if terms is not None and family.relative:
         wanted.add(power(1))  # log q(x) has the term −b
-    return Pair(family, prior, part, found, frozenset(wanted), _diverging(family, prior, wanted, found, count))
+    return Pair(family, prior, part, terms, frozenset(wanted), _diverging(family, prior, wanted, terms, count))
 
 
 def finite_priors(family: Family) -> list[str]:
-    """The priors of Table 1 from which a family has a finite divergence."""
+    """Return the names of the priors in `TABLE_1` to which a family has a finite divergence."""
     return [name for name, prior in TABLE_1.items() if resolve(family, prior).infinite is None]
 
 
 def statistics_of(term: Term, family: Family, part: bool) -> set[Term] | None:
-    """The means over noise that the mean of term(x) needs; None if no fixed number of them is enough."""
+    """Return the means over noise that the mean of term(x) needs, or None if no fixed number of them is enough."""
     k = term.order
     if term.kind == "power" and k == 0:
         return set()
@@ -94,28 +96,28 @@ def statistics_of(term: Term, family: Family, part: bool) -> set[Term] | None:
     return {power(i) for i in range(1, int(k) + 1)}  # x = μ + σξ: Theorem 2
 
 
-def expectation(term: Term, form: Form, found: Statistics) -> Number:
-    """The mean of term(x) over the draws that the statistics stand for, coordinate by coordinate."""
+def expectation(term: Term, form: Form, statistics: Statistics) -> Number:
+    """Return the mean of term(x) over the draws that the statistics stand for, for each coordinate."""
     k = term.order
     if term.kind == "power" and k == 0:
         return 1.0
     if form.exponential:
-        return _binomial(form.location, form.scale, int(k), found, power)
+        return _binomial(form.location, form.scale, int(k), statistics, power)
     if form.location is None:
         if term.kind == "power":
-            return form.scale**k * found.terms[term]
-        return _binomial(form.scale.log(), None, int(k), found, log)
-    return _binomial(form.location, form.scale, int(k), found, power)
+            return form.scale**k * statistics.terms[term]
+        return _binomial(form.scale.log(), None, int(k), statistics, log)
+    return _binomial(form.location, form.scale, int(k), statistics, power)
 
 
 def _binomial(
-    location: Tensor | None, scale: Tensor | None, k: int, found: Statistics, term: Callable[[int], Term]
+    location: Tensor | None, scale: Tensor | None, k: int, statistics: Statistics, term: Callable[[int], Term]
 ) -> Number:
-    """Σ C(k, i) location^{k−i} scale^i · mean of ξ^i (or of log^i ξ)."""
+    """Return Σ C(k, i) location^{k−i} scale^i · mean of ξ^i (or of log^i ξ)."""
     assert location is not None
     total = location if k == 1 else location**k
     for i in range(1, k + 1):
-        part: Number = found.terms[term(i)] if scale is None else scale**i * found.terms[term(i)]
+        part: Number = statistics.terms[term(i)] if scale is None else scale**i * statistics.terms[term(i)]
         if i < k:
             part = part * (math.comb(k, i) * (location if k - i == 1 else location ** (k - i)))
         total = total + part
@@ -123,7 +125,7 @@ def _binomial(
 
 
 def _variable(family: Family, prior: Distribution) -> tuple[bool, str | None]:
-    """Whether the prior speaks of the positive part, or why it gives no density to what the posterior can be."""
+    """Return whether the prior describes the positive part, and why the posterior leaves its support, if it does."""
     try:
         support = prior.support
     except NotImplementedError:
@@ -137,11 +139,12 @@ def _variable(family: Family, prior: Distribution) -> tuple[bool, str | None]:
     return True, None if family.positive and float(low) <= 0 else reason
 
 
-def _diverging(family: Family, prior: Distribution, wanted: set[Term], found: Terms | None, count: int) -> str | None:
+def _diverging(family: Family, prior: Distribution, wanted: set[Term], terms: Terms | None, count: int) -> str | None:
+    """Return why the divergence is infinite, or None if it is finite."""
     for term in sorted(wanted, key=lambda term: (term.kind, term.order)):
         if math.isinf(family.expected(term, count)):
             return f"the posterior's noise has no finite mean of {term}, which the prior's density needs"
-    order = 0.0 if found is not None else growth(prior)
+    order = 0.0 if terms is not None else growth(prior)
     if order and not family.has_moment(order):
         return f"the posterior's tails have no finite mean of |w|^{order:g}, which the prior's density needs"
     return None

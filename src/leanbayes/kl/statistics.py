@@ -1,4 +1,4 @@
-"""Means of functions of noise over M draws: expected, drawn from their own law, or accumulated draw by draw."""
+"""Means of functions of noise over M draws: their expectations, draws from their law, or sums over the draws."""
 
 import math
 from collections.abc import Iterator, Set
@@ -17,25 +17,25 @@ _CHUNK = 2**18  # numbers drawn at a time, where a single draw has fewer
 def gather(
     family: Family, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None, how: str
 ) -> Statistics:
-    """The statistics of ``samples`` draws for coordinates shaped as ``like``.
+    """Return the statistics of M draws.
 
     Args:
-        family: whose noise it is.
-        wanted: terms of the noise.
-        samples: M.
-        like: the scales.
-        generator: for the draws.
-        how: "sampled" from their law, in a time that does not depend on M; "accumulated" over M draws; or "auto", which
-            is "sampled" where the law is known exactly.
+        family: the family that the noise belongs to.
+        wanted: the terms of the noise whose means are needed.
+        samples: the number M of draws.
+        like: the scales, which give shape, dtype and device.
+        generator: the source of random numbers; None for the global one of torch.
+        how: "sampled" draws the means from their law, in a time that does not depend on M; "accumulated" sums over M
+            draws; "auto" is "sampled" where the law is known exactly, and "accumulated" elsewhere.
     """
     if how not in ("auto", "sampled", "accumulated"):
         raise UnknownName.of("way to statistics", how, ["auto", "sampled", "accumulated"])
     if like.device.type == "meta":  # there is nothing to draw, and nothing to decide by
         return Statistics({term: torch.empty_like(like) for term in wanted}, like.new_empty(()))
     if how == "sampled" or (how == "auto" and family.sampled_exactly):
-        found = family.sampled(wanted, samples, like, generator)
-        if found is not None:
-            return found
+        statistics = family.sampled(wanted, samples, like, generator)
+        if statistics is not None:
+            return statistics
         if how == "sampled":
             terms = ", ".join(sorted(map(str, wanted)))
             raise InputError(
@@ -45,14 +45,14 @@ def gather(
 
 
 def can_sample(family: Family, wanted: Set[Term]) -> bool:
-    """Whether the law of these statistics is known."""
+    """Return whether the law of these statistics is known."""
     return family.sampled(wanted, 2, torch.zeros(2), torch.Generator()) is not None
 
 
 def accumulated(
     family: Family, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
 ) -> Statistics:
-    """Draw by draw, in chunks: memory does not grow with M (003, Theorems 1 and 2)."""
+    """Sum over the draws in chunks, so that memory does not grow with M (Nazarovs et al. 2021, Theorems 1 and 2)."""
     with torch.no_grad():
         totals = {term: torch.zeros_like(like) for term in wanted}
         log_density = torch.zeros((), dtype=like.dtype, device=like.device)
@@ -66,12 +66,12 @@ def accumulated(
 
 
 def expected(family: Family, wanted: Set[Term], count: int) -> Statistics:
-    """What the statistics of infinitely many draws are."""
+    """Return the statistics of infinitely many draws."""
     return Statistics({term: family.expected(term, count) for term in wanted}, -family.noise_entropy(count))
 
 
 def draws(family: Family, samples: int, like: Tensor, generator: torch.Generator | None) -> Iterator[Tensor]:
-    """M draws of noise, some at a time along a first axis."""
+    """Yield M draws of noise in chunks; the draws of a chunk lie along its first axis."""
     like = like.detach()
     chunk = max(1, _CHUNK // max(1, like.numel()))
     for start in range(0, samples, chunk):
@@ -79,7 +79,7 @@ def draws(family: Family, samples: int, like: Tensor, generator: torch.Generator
 
 
 def standard_error(values: Tensor, sizes: list[int]) -> float:
-    """Of the mean of all draws, from the means of groups of draws; NaN for a single group."""
+    """Return the standard error of the mean of all draws, from the means of groups; NaN for a single group."""
     if len(sizes) < 2:
         return math.nan
     weights = torch.tensor(sizes, dtype=torch.float64)

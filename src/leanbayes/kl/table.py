@@ -1,4 +1,4 @@
-"""003's Table 1 made by the code: how each pair of posterior and prior is computed, and the size of its tuple."""
+"""A table of how each pair of posterior and prior is computed, in the manner of Nazarovs et al. 2021, Table 1."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,18 @@ __all__ = ["Row", "as_markdown", "table"]
 
 @dataclass(frozen=True)
 class Row:
-    """One pair.
+    """How one pair of posterior and prior is computed.
 
     Attributes:
-        posterior: the family's name.
-        prior: the prior's name.
-        method: "exact" (a tuple that does not depend on M), "taylor or streamed", or "infinite".
-        variable: what the prior is one of: the weight w, or its positive part v.
-        d_p: 003's d_P for E[log p]: the numbers that meet a parameter; None where that grows with M, as M times S.
+        posterior: the name of the family.
+        prior: the name of the prior.
+        method: "exact" (a fixed number of statistics, whatever M is), "streamed", "taylor or streamed", or "infinite".
+        variable: what the prior describes: the weight "w", or its positive part "v".
+        d_p: the paper's d_P for E[log p], which counts the numbers that meet a parameter; None where it grows with M.
         taylor_d_p: d_P of a Taylor polynomial of degree 3; None where there is none.
-        statistics: "sampled" where their law is known, "approximate" where its first two moments are, "accumulated".
-        reason: why a divergence is infinite.
+        statistics: "sampled" where their law is known, "approximate" where its first two moments are known, and
+            "accumulated" elsewhere.
+        reason: why the divergence is infinite, if it is.
     """
 
     posterior: str
@@ -41,7 +42,11 @@ class Row:
 def table(
     posteriors: Mapping[str, Family] | None = None, priors: Mapping[str, Distribution] | None = None
 ) -> list[Row]:
-    """Every posterior with every prior; by default all families, and the priors of 003's Table 1.
+    """Return a row for each posterior and prior.
+
+    Args:
+        posteriors: families by name; by default all of them.
+        priors: priors by name; by default those of Nazarovs et al. 2021, Table 1.
 
     >>> rows = table(priors={"Normal": TABLE_1["Normal"]})
     >>> [(row.d_p, row.method) for row in rows if row.posterior in ("Normal", "Horseshoe")]
@@ -66,7 +71,11 @@ def _row(posterior: str, prior: str, pair: Pair) -> Row:
 
 
 def _interactions(pair: Pair) -> int:
-    """Theorem 1: one for each function of x = θξ. Theorem 2 and its corollaries: C(K+2, 2) − 1 for degree K in μ, σ."""
+    """Return d_P of Nazarovs et al. 2021.
+
+    In Theorem 1 it is one for each function of x = θξ. In Theorem 2 and its corollaries it is C(K+2, 2) − 1 for a
+    polynomial of degree K in μ and σ.
+    """
     assert pair.terms is not None
     orders = [term for term in pair.terms if term.order]
     if pair.part and not pair.family.relative:
@@ -79,16 +88,17 @@ def _interactions(pair: Pair) -> int:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """The table with a row for each posterior and a column for each prior.
+    """Return the table in Markdown, with a row for each posterior and a column for each prior.
 
-    A number is d_P of an exact tuple, with * where its statistics are drawn from their own law, so that the time does
-    not depend on M either; "streamed" has no tuple, with T where there is a Taylor polynomial; ∞ has no divergence.
+    A number is d_P of an "exact" pair. A star says that its statistics are drawn from their law, so that not even the
+    time depends on M. "streamed" marks the other pairs, with T where a Taylor polynomial is possible. ∞ marks an
+    infinite divergence.
     """
     priors = list(dict.fromkeys(row.prior for row in rows))
     lines = ["| posterior | " + " | ".join(priors) + " |", "|---" * (len(priors) + 1) + "|"]
     for posterior in dict.fromkeys(row.posterior for row in rows):
-        own = {row.prior: row for row in rows if row.posterior == posterior}
-        lines.append(f"| {posterior} | " + " | ".join(_cell(own[prior]) for prior in priors) + " |")
+        by_prior = {row.prior: row for row in rows if row.posterior == posterior}
+        lines.append(f"| {posterior} | " + " | ".join(_cell(by_prior[prior]) for prior in priors) + " |")
     return "\n".join(lines) + "\n"
 
 

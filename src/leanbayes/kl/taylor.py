@@ -1,4 +1,4 @@
-"""E[log p] by a Taylor polynomial of log p (003, Theorem 3), for pairs without an exact tuple."""
+"""E[log p] by a Taylor polynomial of log p (Nazarovs et al. 2021, Theorem 3), for pairs that are not "exact"."""
 
 import math
 from typing import Any
@@ -16,9 +16,14 @@ __all__ = ["taylor_coefficients", "taylor_mean", "taylor_powers"]
 
 
 def taylor_coefficients(function: Any, point: Tensor, degree: int) -> list[Tensor]:
-    """g⁽ᵏ⁾(x₀)/k! for k = 0 … degree, of a function that acts number by number.
+    """Return g⁽ᵏ⁾(x₀)/k! for k = 0 … degree, for a function g that acts on each number alone.
 
-    For log at 1 they are (−1)^{k+1}/k, where 003's Example 1 has 1/k!.
+    For the logarithm at 1 the coefficients are (−1)^{k+1}/k; Example 1 of Nazarovs et al. 2021 has 1/k! instead.
+
+    Args:
+        function: the function g.
+        point: the point x₀, or several points.
+        degree: the degree of the polynomial.
 
     >>> [round(c.item(), 4) for c in taylor_coefficients(torch.log, torch.tensor(1.0), 4)]
     [0.0, 1.0, -0.5, 0.3333, -0.25]
@@ -26,18 +31,18 @@ def taylor_coefficients(function: Any, point: Tensor, degree: int) -> list[Tenso
     with torch.enable_grad():
         x = point.detach().requires_grad_()
         value = function(x)
-        found = [value.detach()]
+        coefficients = [value.detach()]
         for k in range(1, degree + 1):
             if value.requires_grad:
                 (value,) = torch.autograd.grad(value.sum(), x, create_graph=k < degree)
             else:
                 value = torch.zeros_like(x)
-            found.append(value.detach() / math.factorial(k))
-    return found
+            coefficients.append(value.detach() / math.factorial(k))
+    return coefficients
 
 
 def taylor_powers(pair: Pair, degree: int, count: int) -> frozenset[Term]:
-    """The statistics that a polynomial of that degree needs; an error where they do not exist."""
+    """Return the statistics that a polynomial needs, or raise `InputError` where they do not exist."""
     wanted = frozenset(power(k) for k in range(1, degree + 1))
     if any(math.isinf(pair.family.expected(term, count)) for term in wanted):
         raise InputError(
@@ -49,12 +54,19 @@ def taylor_powers(pair: Pair, degree: int, count: int) -> frozenset[Term]:
 
 
 def taylor_mean(
-    prior: Distribution, form: Form, centre: float, degree: int, around: float | None, found: Statistics
+    prior: Distribution, form: Form, centre: float, degree: int, around: float | None, statistics: Statistics
 ) -> Tensor:
-    """The mean over draws of the polynomial that agrees with log p at x₀, summed over the coordinates.
+    """Return the mean over draws of the Taylor polynomial of log p at x₀, summed over the coordinates.
 
-    x₀ is ``around``, as in 003's Example 1, or each weight's own mean. For x = ±e^b the polynomial is one in b. The
-    gradient is that of the polynomial, whose coefficients are held.
+    For x = ±e^b the polynomial is one in b. The gradient is that of the polynomial with constant coefficients.
+
+    Args:
+        prior: the prior p.
+        form: how the variable is made of noise.
+        centre: the mean of the noise.
+        degree: the degree of the polynomial.
+        around: the point x₀, as in Example 1 of Nazarovs et al. 2021; None for the mean of each weight.
+        statistics: the means of powers of the noise.
     """
     location = torch.zeros_like(form.scale) if form.location is None else form.location
     if around is None:
@@ -66,5 +78,5 @@ def taylor_mean(
     coefficients = taylor_coefficients(lambda b: prior.log_prob(form.variable(b)), point, degree)
     total = coefficients[0].expand_as(form.scale).sum()
     for k in range(1, degree + 1):
-        total = total + (coefficients[k] * expectation(power(k), shifted, found)).sum()
+        total = total + (coefficients[k] * expectation(power(k), shifted, statistics)).sum()
     return total

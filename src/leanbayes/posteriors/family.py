@@ -1,4 +1,4 @@
-"""What a posterior family must say of itself: its parameters, its noise, how noise becomes a weight."""
+"""The base class of posterior families: parameters, noise, and how noise becomes a weight."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Set
@@ -14,17 +14,18 @@ __all__ = ["Family"]
 
 
 class Family(ABC):
-    """A distribution for random coordinates, w = W(μ, spread, ξ) with parameter-free noise ξ.
+    """A distribution for random coordinates, w = W(μ, spread, ξ), where the noise ξ has no parameters.
 
-    Each random tensor holds one raw parameter beside its mean (called ``rho``), as many numbers as it has random
-    coordinates. Everything else of the engine (storage, drawing, KL, propagation) follows from these methods.
+    Each random tensor holds one raw parameter ρ (called ``rho``) for each random coordinate beside its mean. Storage,
+    drawing, divergences and propagation follow from the methods of this class. Most families derive from
+    `LocationScale` or `GammaPower`, which fill in most of the methods.
 
     Attributes:
-        symmetric: whether W − μ is symmetric about zero, which ``propagate="mirrored"`` and "flipout" need.
-        positive: whether the weight has a positive part, v > 0, of which a prior on the positive numbers speaks.
+        symmetric: whether W − μ is symmetric about zero, which the propagations "mirrored" and "flipout" need.
+        positive: whether the weight has a positive part v > 0. A prior on the positive numbers then speaks of v.
         relative: whether W − μ depends on μ.
         joint: whether the coordinates of one tensor depend on each other.
-        sampled_exactly: whether `sampled` has the very law of the statistics, where it has one at all.
+        sampled_exactly: whether `sampled`, where it returns something, draws from the exact law of the statistics.
     """
 
     symmetric: bool = True
@@ -35,28 +36,42 @@ class Family(ABC):
 
     @abstractmethod
     def initial(self, weights: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Raw parameter ρ to start from, one for each of ``weights``."""
+        """Return the raw parameter ρ to start from, one number for each weight.
+
+        Args:
+            weights: the trained weights that become random.
+            generator: the source of random numbers; None for the global one of torch.
+        """
 
     @abstractmethod
     def spread(self, rho: Tensor) -> Tensor:
-        """The constrained parameter (a scale σ > 0) from the raw one."""
+        """Return the constrained parameter, a scale σ > 0, of a raw one."""
 
     @abstractmethod
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ for one tensor, shaped like ``like``, or ``samples`` of them along a new first axis."""
+        """Draw ξ for one tensor.
+
+        Args:
+            like: a tensor of the shape, dtype and device that the noise gets.
+            samples: how many draws to stack along a new first axis; None for a single draw without that axis.
+            generator: the source of random numbers; None for the global one of torch.
+        """
 
     @abstractmethod
     def perturbation(self, spread: Tensor, noise: Tensor, mean: Tensor | None = None) -> Tensor:
-        """W − μ; ``mean`` is given where the family is ``relative`` or ``joint``."""
+        """Return W − μ. The caller passes ``mean`` where the family is ``relative`` or ``joint``."""
 
     def sample(self, mean: Tensor, spread: Tensor, noise: Tensor, out: Tensor | None = None) -> Tensor:
-        """W, written to ``out`` where that is given."""
+        """Return the weight W that a noise stands for, written to ``out`` if there is one."""
         return torch.add(mean, self.perturbation(spread, noise, mean), out=out)
 
     def draw(
         self, mean: Tensor, spread: Tensor, generator: torch.Generator | None, out: Tensor | None = None
     ) -> Tensor:
-        """W for fresh noise: as ``sample`` of ``noise``, in fewer sweeps where a family knows how."""
+        """Draw a weight: `sample` of fresh `noise`.
+
+        A family may override this method to go over memory fewer times.
+        """
         return self.sample(mean, spread, self.noise(mean, None, generator), out)
 
     def draw_and_sums(
@@ -65,40 +80,40 @@ class Family(ABC):
         rho: Tensor,  # noqa: ARG002
         generator: torch.Generator | None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor] | None:
-        """W and (Σμ, Σμ², Σσ², Σ log σ) in one sweep, where a family knows how."""
+        """Draw a weight and return it with (Σμ, Σμ², Σσ², Σ log σ), or None where the family cannot do both at once."""
         return None
 
     @abstractmethod
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:
-        """Var(W); ``mean`` is given where the family is ``relative`` or ``joint``."""
+        """Return Var(W). The caller passes ``mean`` where the family is ``relative`` or ``joint``."""
 
     @abstractmethod
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
-        """The same law as a torch distribution, for densities, entropies and exact divergences."""
+        """Return the law as a torch distribution, for densities, entropies and exact divergences."""
 
     @abstractmethod
     def form(self, mean: Tensor, spread: Tensor, part: bool) -> Form:
-        """How the weight, or its positive part, is made of noise."""
+        """Return how the weight, or its positive part if ``part`` is true, is made of noise."""
 
     @abstractmethod
     def log_noise(self, noise: Tensor) -> Tensor:
-        """log f(ξ), coordinate by coordinate; for a ``joint`` family one number for each of the first axis."""
+        """Return log f(ξ) for each coordinate, or for each draw along the first axis where the family is ``joint``."""
 
     @abstractmethod
     def expected(self, term: Term, count: int) -> float:
-        """E[term(ξ)] for one of ``count`` coordinates; infinite where it diverges."""
+        """Return E[term(ξ)] for one of ``count`` coordinates, which is infinite where it diverges."""
 
     def noise_mean(self) -> float:
-        """E ξ, one coordinate's."""
+        """Return E ξ of one coordinate."""
         return self.expected(power(1), 1)
 
     def has_moment(self, order: float) -> bool:  # noqa: ARG002
-        """Whether E|W|^order is finite."""
+        """Return whether E|W|^order is finite."""
         return True
 
     @abstractmethod
     def noise_entropy(self, count: int) -> float:
-        """−E[log f(ξ)] of ``count`` coordinates."""
+        """Return −E[log f(ξ)] of ``count`` coordinates together."""
 
     def sampled(
         self,
@@ -107,34 +122,46 @@ class Family(ABC):
         like: Tensor,  # noqa: ARG002
         generator: torch.Generator | None,  # noqa: ARG002
     ) -> Statistics | None:
-        """The means over ``samples`` draws, drawn from their own law; None where that is not known."""
+        """Draw the means of terms of the noise over many draws, in one step, from the law of these means.
+
+        Args:
+            wanted: the terms.
+            samples: the number M of draws that the means stand for.
+            like: a tensor of the shape, dtype and device of the coordinates.
+            generator: the source of random numbers; None for the global one of torch.
+
+        Returns:
+            The means, or None where their law is not known.
+        """
         return None
 
     def output_noise(self, variance: Tensor, axis: int, count: int, generator: torch.Generator | None) -> Tensor:
-        """Standardised noise of a linear operation's outputs, for ``propagate="local"``; asked of joint families only.
+        """Draw standardised noise for the outputs of a linear operation; only joint families need this method.
+
+        The propagation "local" draws outputs in place of weights, so it asks a joint family how these are distributed.
 
         Args:
-            variance: of the outputs.
-            axis: along which are the features, which have weights of their own.
-            count: the random coordinates of the weight.
-            generator: for the draw.
+            variance: the variances of the outputs.
+            axis: the axis of the features, each of which has weights of its own.
+            count: how many coordinates of the weight are random.
+            generator: the source of random numbers; None for the global one of torch.
         """
-        raise NotImplementedError(f"{self} is joint, and does not say what its outputs are")
+        raise NotImplementedError(f"{self} is joint and has no output_noise, which the propagation 'local' needs")
 
     def log_density(self, mean: Tensor, spread: Tensor, weight: Tensor) -> Tensor:
-        """log q(w), coordinate by coordinate; ``weight`` has a first axis of draws."""
+        """Return log q(w) for each coordinate; ``weight`` has a first axis of draws."""
         form = self.form(mean, spread, part=False)
         base = weight if form.sign is None else (form.sign * weight).log()
         located = base if form.location is None else base - form.location
         return self.change(form, base, self.log_noise(located / form.scale))
 
     def change(self, form: Form, base: Tensor, log_noise: Tensor) -> Tensor:
-        """log f(ξ) − log|dx/dξ|: the change of variables from noise to x."""
+        """Return log f(ξ) − log|dx/dξ|, the change of variables from noise to x."""
         by_coordinate = -form.scale.log() - base if form.exponential else -form.scale.log()
         if not self.joint:
             return log_noise + by_coordinate
         return log_noise + by_coordinate.sum()
 
     def no_part(self) -> InputError:
-        """For families on the whole line."""
+        """Build the error of families on the whole line."""
         return InputError(f"{self} has no positive part")

@@ -1,4 +1,4 @@
-"""Where scales start: a constant, the papers' ρ ~ N(m, s), or a share of each weight's size."""
+"""Where scales start: at a constant, at a random ρ ~ N(m, s), or at a share of the size of each weight."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,13 @@ __all__ = ["GaussianRho", "InitialScale", "RelativeScale", "initial_rho", "inver
 
 @dataclass(frozen=True)
 class GaussianRho:
-    """ρ ~ N(mean, std) with σ = softplus(ρ), as 001's Algorithm 1 starts its Bayesian weights.
+    """The raw parameter starts at ρ ~ N(mean, std²), and σ = softplus(ρ).
+
+    The paper on sensitivity-guided subnetworks starts its random weights so (Algorithm 1).
+
+    Args:
+        mean: the mean of ρ.
+        std: the standard deviation of ρ.
 
     >>> GaussianRho(mean=-3.0, std=0.1)
     GaussianRho(mean=-3.0, std=0.1)
@@ -29,7 +35,11 @@ class GaussianRho:
 
 @dataclass(frozen=True)
 class RelativeScale:
-    """σ = max(factor·|w|, floor): each weight starts as unsure as it is large.
+    """The scale starts at σ = max(factor·|w|, floor), so a large weight starts less certain than a small one.
+
+    Args:
+        factor: the share of |w|.
+        floor: the smallest scale.
 
     >>> RelativeScale(0.1)
     RelativeScale(factor=0.1, floor=0.0001)
@@ -44,10 +54,11 @@ class RelativeScale:
 
 
 InitialScale = float | GaussianRho | RelativeScale
+"""A constant σ, a `GaussianRho` or a `RelativeScale`."""
 
 
 def inverse_softplus(scale: Tensor) -> Tensor:
-    """ρ such that softplus(ρ) = scale, stable for small and large scales.
+    """Return the ρ with softplus(ρ) = scale, stably for small and large scales.
 
     >>> torch.nn.functional.softplus(inverse_softplus(torch.tensor([1e-6, 1.0, 50.0])))
     tensor([1.0000e-06, 1.0000e+00, 5.0000e+01])
@@ -56,7 +67,7 @@ def inverse_softplus(scale: Tensor) -> Tensor:
 
 
 def initial_rho(start: InitialScale, weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The ρ that ``start`` describes, one for each of ``weights``."""
+    """Return the ρ that ``start`` describes, one for each of ``weights``."""
     if isinstance(start, GaussianRho):
         noise = torch.randn(weights.shape, dtype=weights.dtype, device=weights.device, generator=generator)
         return start.mean + start.std * noise

@@ -1,4 +1,4 @@
-"""A family at its parameters as a torch distribution."""
+"""A family with given parameters as a torch distribution."""
 
 from typing import Any
 
@@ -13,9 +13,15 @@ __all__ = ["FamilyLaw"]
 
 
 class FamilyLaw(Distribution):
-    """The law of w = W(μ, σ, ξ): densities, moments, entropy and draws of any `Family`.
+    """The law of w = W(μ, σ, ξ), with the density, moments, entropy and draws of any `Family`.
 
-    A joint family has one density for the whole tensor: its batch is empty and the tensor is its event.
+    A joint family has one density for the whole tensor, so its batch shape is empty and the tensor is its event.
+
+    Args:
+        family: the family.
+        loc: the means μ.
+        scale: the scales σ.
+        validate_args: whether to check the arguments, as for any torch distribution.
     """
 
     arg_constraints: dict[str, Any] = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012
@@ -33,16 +39,16 @@ class FamilyLaw(Distribution):
 
     @property
     def mean(self) -> Tensor:
-        """E[w]."""
+        """The mean E[w]."""
         return self.loc
 
     @property
     def variance(self) -> Tensor:
-        """Var(w)."""
+        """The variance Var(w)."""
         return self.family.variance(self.scale, self.loc)
 
     def entropy(self) -> Tensor:
-        """H = −E[log q], for each coordinate, or for all together if the family is joint."""
+        """Return H = −E[log q] for each coordinate, or for all together if the family is joint."""
         form = self.family.form(self.loc, self.scale, part=False)
         change = form.scale.log() if form.location is None or not form.exponential else form.scale.log() + form.location
         if self.family.joint:
@@ -50,17 +56,18 @@ class FamilyLaw(Distribution):
         return change + self.family.noise_entropy(1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log q(w)."""
+        """Return log q(w)."""
         if not self.family.joint:
             return self.family.log_density(self.loc, self.scale, value)
         if value.shape[value.dim() - self.loc.dim() :] != self.loc.shape:
-            raise InputError(f"a density of shape {tuple(self.loc.shape)} got values of {tuple(value.shape)}")
+            raise InputError(
+                f"the density is of tensors of shape {tuple(self.loc.shape)}, got values of shape {tuple(value.shape)}"
+            )
         draws = value.shape[: value.dim() - self.loc.dim()]
-        found = self.family.log_density(self.loc, self.scale, value.reshape(-1, *self.loc.shape))
-        return found.view(draws)
+        return self.family.log_density(self.loc, self.scale, value.reshape(-1, *self.loc.shape)).view(draws)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        """Draws of w, differentiable in the parameters."""
+        """Draw w; gradients reach the parameters."""
         shape = torch.Size(sample_shape)
         with torch.no_grad():
             noise = self.family.noise(self.scale, shape.numel(), None)

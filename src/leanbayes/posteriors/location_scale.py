@@ -1,4 +1,4 @@
-"""What families of one scale share: w = μ + σ(ξ − E ξ) with σ = softplus(ρ)."""
+"""The base class of families with one scale, w = μ + σ(ξ − E ξ) with σ = softplus(ρ)."""
 
 import math
 from dataclasses import dataclass
@@ -19,12 +19,17 @@ __all__ = ["LocationScale", "check_positive"]
 
 @dataclass(frozen=True)
 class LocationScale(Family):
-    """w = μ + σ(ξ − E ξ): the model's own parameter is the mean (003, Theorem 2).
+    """The weight is w = μ + σ(ξ − E ξ), so the parameter of the model stays the mean (Nazarovs et al. 2021, Theorem 2).
 
-    A family of positive noise (``positive = True``) is shifted so that it can be a weight of either sign: its positive
-    part is v = w − (μ − σ E ξ) = σξ, the excess over the lowest value that the weight can take, and v is the scaling
-    family of 003 itself (Theorem 1). A prior on the positive numbers is a prior of v, and leaves the location a point
-    estimate; a prior on the whole line is a prior of w. ``init_scale`` is as for `Normal`.
+    A family of positive noise (``positive = True``) is shifted so that its weights can have either sign. The positive
+    part of such a weight is v = w − (μ − σ E ξ) = σξ, the excess over the lowest value that the weight can take, and v
+    is what Nazarovs et al. call a scaling family (Theorem 1). A prior on the positive numbers is a prior of v, and
+    leaves the location a point estimate. A prior on the whole line is a prior of w.
+
+    A subclass gives `noise`, `log_noise`, `expected` and `noise_entropy`.
+
+    Args:
+        init_scale: where σ starts; see `Normal`.
     """
 
     init_scale: InitialScale = 0.05
@@ -40,24 +45,24 @@ class LocationScale(Family):
 
     @property
     def centre(self) -> float:
-        """E ξ, or 0 for symmetric noise, which may have no mean."""
+        """The mean E ξ, or 0 for symmetric noise, which may have no mean."""
         return 0.0 if self.symmetric else self.expected(power(1), 1)
 
     def initial(self, weights: Tensor, generator: torch.Generator | None) -> Tensor:
-        """ρ as ``init_scale`` says."""
+        """Return the ρ that ``init_scale`` describes."""
         return initial_rho(self.init_scale, weights, generator)
 
     def spread(self, rho: Tensor) -> Tensor:
-        """σ = softplus(ρ)."""
+        """Return σ = softplus(ρ)."""
         return F.softplus(rho, threshold=40)  # beyond 40, e^-ρ is below the last digit of float64
 
     def perturbation(self, spread: Tensor, noise: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """σ(ξ − E ξ)."""
+        """Return σ(ξ − E ξ)."""
         centre = self.centre
         return spread * (noise - centre) if centre else spread * noise
 
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:
-        """σ² Var ξ."""
+        """Return σ² Var ξ."""
         second = self.expected(power(2), (spread if mean is None else mean).numel())
         if second == math.inf:
             raise InputError(
@@ -66,11 +71,11 @@ class LocationScale(Family):
         return spread.square() * (second - self.centre**2)
 
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
-        """The law of w."""
+        """Return the law of w."""
         return FamilyLaw(self, mean, spread)
 
     def form(self, mean: Tensor, spread: Tensor, part: bool) -> Form:
-        """w = (μ − σ E ξ) + σξ, or its positive part v = σξ."""
+        """Return the form w = (μ − σ E ξ) + σξ, or v = σξ for the positive part."""
         if part:
             if not self.positive:
                 raise self.no_part()
@@ -80,6 +85,6 @@ class LocationScale(Family):
 
 
 def check_positive(family: Family, name: str, value: float, above: float = 0.0) -> None:
-    """A shape parameter must be a finite number above ``above``."""
+    """Raise `InputError` unless a shape parameter is a finite number above ``above``."""
     if not (isinstance(value, int | float) and above < value < math.inf):
         raise InputError(f"{type(family).__name__} needs a finite {name} above {above:g}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Standard Normal noise: torch's own, or for large CPU tensors that of a kernel that uses every core."""
+"""Standard Normal noise: that of torch, or for large CPU tensors that of a kernel which uses every core."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ __all__ = ["normal_and_sums", "shifted_normal", "standard_normal"]
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """ξ ~ N(0, 1) with the dtype and device of ``like``, reproducible from ``generator``.
+    """Draw ξ ~ N(0, 1) with the dtype and device of ``like``, reproducibly from ``generator``.
 
     >>> standard_normal((2, 3), torch.zeros(1), torch.Generator().manual_seed(0)).shape
     torch.Size([2, 3])
@@ -27,7 +27,7 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
 def shifted_normal(
     mean: Tensor, spread: Tensor, generator: torch.Generator | None, out: Tensor | None = None
 ) -> Tensor:
-    """μ + σξ with the ξ that `standard_normal` would give, which are not stored where a kernel computes them."""
+    """Draw μ + σξ with the ξ that `standard_normal` would give; a kernel does not store them."""
     if not _all_have_kernels(mean, spread, *([] if out is None else [out])):
         return torch.addcmul(mean, spread, standard_normal(spread.shape, spread, generator), out=out)
     if out is not None:
@@ -37,14 +37,14 @@ def shifted_normal(
 
 
 def normal_and_sums(mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor] | None:
-    """μ + σξ with σ = softplus(ρ), and (Σμ, Σμ², Σσ², Σ log σ), from which a KL follows.
+    """Draw μ + σξ with σ = softplus(ρ), and sum (Σμ, Σμ², Σσ², Σ log σ), from which a KL follows.
 
-    One sweep forward and one backward for both; None where there is no kernel for it.
+    Both take one sweep over memory forward and one backward. The result is None where no kernel fits.
     """
     if not _all_have_kernels(mean, rho):
         return None
-    found: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, seed_of(generator))
-    return found
+    drawn_and_sums: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, seed_of(generator))
+    return drawn_and_sums
 
 
 class _Drawn(torch.autograd.Function):
@@ -52,18 +52,21 @@ class _Drawn(torch.autograd.Function):
 
     @staticmethod
     def forward(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """One sweep."""
+        """Compute the result in one sweep over memory."""
         return draw(mean, rho, seed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
-        """Neither noise nor scales are kept."""
+        """Save the parameters; the backward pass computes noise and scales anew."""
         ctx.save_for_backward(*inputs[:2])
         ctx.seed = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor, None]:
-        """g + g₁ + 2μg₂, and gξ + 2σg₃ + g₄/σ times dσ/dρ: one sweep, or torch's operations if differentiated again."""
+        """Return g + g₁ + 2μg₂, and gξ + 2σg₃ + g₄/σ times dσ/dρ.
+
+        This takes one sweep, or operations of torch where the gradient is itself differentiated.
+        """
         mean, rho = ctx.saved_tensors
         gradient = gradient.contiguous()
         if not torch.is_grad_enabled():
@@ -79,17 +82,17 @@ class _Shifted(torch.autograd.Function):
 
     @staticmethod
     def forward(mean: Tensor, spread: Tensor, seed: int) -> Tensor:
-        """One sweep."""
+        """Compute the result in one sweep over memory."""
         return shift(mean, spread, seed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """The seed is all that is kept."""
+        """Save the seed, from which the backward pass makes the same noise."""
         ctx.seed = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        """g and g·ξ."""
+        """Return g and g·ξ."""
         return gradient, _Scaled.apply(gradient, ctx.seed) if ctx.needs_input_grad[1] else None, None
 
 
@@ -98,17 +101,17 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(gradient: Tensor, seed: int) -> Tensor:
-        """One sweep."""
+        """Compute the result in one sweep over memory."""
         return scale(gradient.contiguous(), seed)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """The seed is all that is kept."""
+        """Save the seed, from which the backward pass makes the same noise."""
         ctx.seed = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """The same noise again."""
+        """Multiply by the same noise again."""
         return _Scaled.apply(gradient, ctx.seed), None
 
 

@@ -1,4 +1,4 @@
-"""The Normal posterior: w = μ + softplus(ρ)·ξ, ξ ~ N(0, 1)."""
+"""The Normal posterior, w = μ + softplus(ρ)·ξ with ξ ~ N(0, 1)."""
 
 import math
 from collections.abc import Set
@@ -21,12 +21,16 @@ __all__ = ["Normal", "log_standard_normal", "normal_moment", "normal_statistics"
 
 @dataclass(frozen=True)
 class Normal(LocationScale):
-    """w ~ N(μ, σ²) with σ = softplus(ρ) = log(1 + e^ρ) (001, Algorithm 1, line 9).
+    """The weight is w ~ N(μ, σ²) with σ = softplus(ρ) = log(1 + e^ρ).
 
-    ``init_scale`` is a constant σ, a `GaussianRho` (the papers' ρ ~ N(m, s)) or a `RelativeScale` (a share of |w|).
-    ``per="filter"`` keeps one σ for each output of a layer (002): ρ has length 1 along all axes but that of the
-    outputs, and the variance of a convolution is a box sum. It needs whole tensors; a `RelativeScale` is then a share
-    of the filter's mean |w|, and filters at one place in each group of a transposed convolution share theirs.
+    With ``per="filter"`` all weights of one output of a layer share one σ, as in VDP++: ρ has length 1 along all axes
+    but that of the outputs, and the variance of a convolution is a box sum. Then whole tensors must be random, and a
+    `RelativeScale` is a share of the mean |w| of the filter. In a transposed convolution with groups, the filters at
+    the same position of each group share one σ.
+
+    Args:
+        init_scale: where σ starts: a constant, a `GaussianRho` (ρ ~ N(m, s²)) or a `RelativeScale` (a share of |w|).
+        per: "weight" for one σ for each weight, or "filter" for one σ for each output.
 
     >>> Normal(init_scale=0.05).spread(Normal(init_scale=0.05).initial(torch.zeros(2), None))
     tensor([0.0500, 0.0500])
@@ -40,28 +44,28 @@ class Normal(LocationScale):
             raise UnknownName.of("per", self.per, ["weight", "filter"])
 
     def initial(self, weights: Tensor, generator: torch.Generator | None) -> Tensor:
-        """ρ as ``init_scale`` says; the first axis is taken to be that of the outputs."""
+        """Return the ρ that ``init_scale`` describes; the first axis is that of the outputs."""
         if self.per == "filter" and weights.dim() > 1:
             weights = weights.detach().abs().mean(tuple(range(1, weights.dim())), keepdim=True)
         return super().initial(weights, generator)
 
     def noise(self, like: Tensor, samples: int | None, generator: torch.Generator | None) -> Tensor:
-        """ξ ~ N(0, 1)."""
+        """Draw ξ ~ N(0, 1)."""
         shape = like.shape if samples is None else (samples, *like.shape)
         return standard_normal(shape, like, generator)
 
     def perturbation(self, spread: Tensor, noise: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """σξ."""
+        """Return σξ."""
         return spread * noise
 
     def sample(self, mean: Tensor, spread: Tensor, noise: Tensor, out: Tensor | None = None) -> Tensor:
-        """μ + σξ in one sweep."""
+        """Return μ + σξ, computed in one sweep over memory."""
         return torch.addcmul(mean, spread, noise, out=out)
 
     def draw(
         self, mean: Tensor, spread: Tensor, generator: torch.Generator | None, out: Tensor | None = None
     ) -> Tensor:
-        """μ + σξ, on the CPU without storing ξ."""
+        """Return μ + σξ, on the CPU without storing ξ."""
         if spread.shape != mean.shape:  # one σ for several weights, each of which has its own ξ
             return self.sample(mean, spread, self.noise(mean, None, generator), out)
         return shifted_normal(mean, spread, generator, out)
@@ -69,43 +73,43 @@ class Normal(LocationScale):
     def draw_and_sums(
         self, mean: Tensor, rho: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor] | None:
-        """μ + σξ with the sums of which an exact KL is made."""
+        """Return μ + σξ with the sums of which an exact KL is made."""
         return normal_and_sums(mean, rho, generator) if rho.shape == mean.shape else None
 
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """σ²."""
+        """Return σ²."""
         return spread.square()
 
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
-        """N(μ, σ²)."""
+        """Return N(μ, σ²)."""
         return TorchNormal(mean, spread, validate_args=False)
 
     def log_noise(self, noise: Tensor) -> Tensor:
-        """−½ξ² − ½ log 2π."""
+        """Return −½ξ² − ½ log 2π."""
         return log_standard_normal(noise)
 
     def expected(self, term: Term, count: int) -> float:  # noqa: ARG002
-        """E ξ^k = (k−1)!! for even k."""
+        """Return E ξ^k = (k−1)!! for even k, and 0 for odd k."""
         return normal_moment(term)
 
     def noise_entropy(self, count: int) -> float:
-        """½ log 2πe a coordinate."""
+        """Return ½ log 2πe for each coordinate."""
         return count * 0.5 * math.log(2 * math.pi * math.e)
 
     def sampled(
         self, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
     ) -> Statistics | None:
-        """(ξ̄, mean ξ²) = (z/√M, z²/M + χ²_{M−1}/M), by Cochran's theorem."""
+        """Draw (ξ̄, mean ξ²) = (z/√M, z²/M + χ²_{M−1}/M), which is their law by Cochran's theorem."""
         return normal_statistics(wanted, samples, like, generator)
 
 
 def log_standard_normal(noise: Tensor) -> Tensor:
-    """log φ(ξ)."""
+    """Return log φ(ξ)."""
     return -0.5 * noise.square() - 0.5 * math.log(2 * math.pi)
 
 
 def normal_moment(term: Term) -> float:
-    """E ξ^k of N(0, 1).
+    """Return E ξ^k of N(0, 1).
 
     >>> [normal_moment(power(k)) for k in range(5)]
     [1.0, 0.0, 1.0, 0.0, 3.0]
@@ -119,11 +123,11 @@ def normal_moment(term: Term) -> float:
 def normal_statistics(
     wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
 ) -> Statistics | None:
-    """Means of ξ and ξ² over ``samples`` draws of N(0, 1), from their joint law."""
+    """Draw the means of ξ and ξ² over ``samples`` draws of N(0, 1) from their joint law."""
     if not wanted <= {power(1), power(2)}:
         return None
     with torch.no_grad():
         law = ((samples - 1) / 2, 1 / math.sqrt(samples), 1 / samples, 2 / samples)
-        found = normal_and_gamma(law, like, generator)
-        log_density = -0.5 * found[1].sum() - 0.5 * math.log(2 * math.pi) * like.numel()
-    return Statistics({power(1): found[0], power(2): found[1]}, log_density)
+        first, second = normal_and_gamma(law, like, generator)
+        log_density = -0.5 * second.sum() - 0.5 * math.log(2 * math.pi) * like.numel()
+    return Statistics({power(1): first, power(2): second}, log_density)

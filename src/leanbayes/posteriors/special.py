@@ -1,4 +1,4 @@
-"""Numbers that torch does not draw or compute by itself: Gamma noise from a generator, the exponential integral."""
+"""Numbers that torch does not draw or compute by itself: fast Gamma noise, and the exponential integral."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ __all__ = [
 ]  # fmt: skip
 
 _LARGE = 2**15  # numbers from which drawing them all at once is faster
-_KERNEL = 2**12  # and numbers from which a kernel is
+_KERNEL = 2**12  # numbers from which a kernel is faster
 _EULER = 0.57721566490153286061
 
 
 def standard_gamma(shape: float, size: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Gamma(shape, 1) with the dtype (half precision: in float32 first) and device of ``like``, never 0.
+    """Draw Gamma(shape, 1), never 0, with the dtype and device of ``like``; half precision is drawn in float32 first.
 
     >>> standard_gamma(2.0, (3,), torch.zeros(1), torch.Generator().manual_seed(0)).shape
     torch.Size([3])
@@ -38,7 +38,7 @@ def standard_gamma(shape: float, size: Sequence[int], like: Tensor, generator: t
 def normal_and_gamma(
     law: tuple[float, float, float, float], like: Tensor, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """az and bz² + cγ with z ~ N(0, 1), γ ~ Gamma(k), shaped as ``like``, for a law (k, a, b, c); k = 0 has no γ."""
+    """Draw az and bz² + cγ with z ~ N(0, 1) and γ ~ Gamma(k) for a law (k, a, b, c); k = 0 has no γ."""
     k, a, b, c = law
     with torch.no_grad():
         if k > 1 and has_kernel(like, like.numel(), _KERNEL):
@@ -51,24 +51,26 @@ def normal_and_gamma(
 
 
 def _marsaglia_tsang(shape: float, size: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Marsaglia and Tsang (2000), for all numbers at once: d(1 + cx)³, refused if u < 1 − e^h(x), which is rare.
+    """Draw as Marsaglia and Tsang (2000), all numbers at once: d(1 + cx)³, refused if u < 1 − e^h(x), which is rare.
 
-    torch draws them one by one on one core, in some twenty times the time of Normal numbers. With y = cx,
-    −h = Σ_{k≥4} (−y)^k/k · 3d ≤ x⁴/54d for |y| ≤ ½, so one random byte settles nearly all of them: u is
+    torch draws such numbers one by one on one core, which takes some twenty times as long as Normal numbers. With
+    y = cx, −h = Σ_{k≥4} (−y)^k/k · 3d ≤ x⁴/54d for |y| ≤ ½, so one random byte decides nearly all of them: u is
     (byte + another u)/256.
     """
     d = shape - 1 / 3
-    bound = 1 / (54 * d) if d > 11 else 0.0331  # the latter is theirs, for all x; beyond |y| = ½ the former is above 1
+    bound = (
+        1 / (54 * d) if d > 11 else 0.0331
+    )  # .0331 is their bound for all x; beyond |y| = ½ the other one is above 1
     x = standard_normal(size, like, generator).flatten()
     bits = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=like.device)
     bytes_ = bits.random_(-(2**63), None, generator=generator).view(torch.uint8)[: x.numel()]
-    places = (bytes_ < (256 * bound) * x.square().square_()).nonzero().flatten()
-    tried = x[places].double()
-    u = torch.rand(places.shape, dtype=torch.float64, device=like.device, generator=generator)
-    u = (u + bytes_[places]) / 256
+    doubtful = (bytes_ < (256 * bound) * x.square().square_()).nonzero().flatten()
+    tried = x[doubtful].double()
+    u = torch.rand(doubtful.shape, dtype=torch.float64, device=like.device, generator=generator)
+    u = (u + bytes_[doubtful]) / 256
     cube = (1 + tried / (9 * d) ** 0.5).pow(3)
     accepted = u >= -torch.expm1(0.5 * tried.square() + d * (1 - cube + cube.log()))  # never for NaN, below 0
-    refused = places[~accepted]
+    refused = doubtful[~accepted]
     drawn = x.div_((9 * d) ** 0.5).add_(1).pow_(3).mul_(d)
     again = torch.full(refused.shape, shape, dtype=like.dtype, device=like.device)
     drawn[refused] = torch._standard_gamma(again, generator)
@@ -76,13 +78,13 @@ def _marsaglia_tsang(shape: float, size: Sequence[int], like: Tensor, generator:
 
 
 def exponential(size: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Exponential(1) noise, never 0."""
+    """Draw Exponential(1) noise, never 0."""
     drawn = torch.empty(tuple(size), dtype=like.dtype, device=like.device).exponential_(generator=generator)
     return drawn.clamp_min(torch.finfo(like.dtype).tiny)
 
 
 def digamma(x: float) -> float:
-    """ψ(x).
+    """Return the digamma function ψ(x).
 
     >>> round(digamma(1.0), 6)
     -0.577216
@@ -91,18 +93,18 @@ def digamma(x: float) -> float:
 
 
 def polygamma(order: int, x: float) -> float:
-    """ψ⁽ⁿ⁾(x)."""
+    """Return the polygamma function ψ⁽ⁿ⁾(x)."""
     return float(torch.special.polygamma(order, torch.tensor(x, dtype=torch.float64)))
 
 
 def log_scaled_exponential_integral(y: Tensor) -> Tensor:
-    """log(e^y E₁(y)) for y > 0, differentiable as often as one likes.
+    """Return log(e^y E₁(y)) for y > 0, which can be differentiated any number of times.
 
     >>> log_scaled_exponential_integral(torch.tensor(1.0))
     tensor(-0.5169)
     """
-    found: Tensor = _LogScaledIntegral.apply(y)
-    return found
+    result: Tensor = _LogScaledIntegral.apply(y)
+    return result
 
 
 class _LogScaledIntegral(torch.autograd.Function):
@@ -112,7 +114,7 @@ class _LogScaledIntegral(torch.autograd.Function):
 
     @staticmethod
     def forward(y: Tensor) -> Tensor:
-        """A series up to 2, a continued fraction beyond (Abramowitz and Stegun 5.1.11 and 5.1.22)."""
+        """Use a series up to 2 and a continued fraction beyond (Abramowitz and Stegun 5.1.11 and 5.1.22)."""
         small, large = y.clamp_max(2.0), y.clamp_min(2.0)
         series = -_EULER - small.log()
         term = torch.ones_like(small)
@@ -126,12 +128,12 @@ class _LogScaledIntegral(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the argument."""
+        """Save the argument."""
         ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """By the function itself, so that it can be differentiated again."""
+        """Express the derivative by the function itself, so that it can be differentiated again."""
         y: Tensor
         (y,) = ctx.saved_tensors
         return gradient * (1 - (-log_scaled_exponential_integral(y)).exp() / y)

@@ -14,7 +14,11 @@ Number = Tensor | float
 
 @dataclass(frozen=True)
 class Term:
-    """x^order or (log x)^order: the functions g of 003's Theorems 1 and 2.
+    """x^order or (log x)^order: the functions g of Nazarovs et al. 2021, Theorems 1 and 2.
+
+    Attributes:
+        kind: "power" or "log".
+        order: the exponent.
 
     >>> power(2)(3.0), log(1)(1.0)
     (9.0, 0.0)
@@ -24,7 +28,7 @@ class Term:
     order: float
 
     def __call__(self, x: Number) -> Number:
-        """Its value at x."""
+        """Return the value at x."""
         if self.kind == "log":
             x = x.log() if isinstance(x, Tensor) else math.log(x)
         return x if self.order == 1 else x**self.order
@@ -39,12 +43,12 @@ class Term:
 
 
 def power(order: float) -> Term:
-    """x^order."""
+    """Return the term x^order."""
     return Term("power", order)
 
 
 def log(order: int = 1) -> Term:
-    """(log x)^order."""
+    """Return the term (log x)^order."""
     return Term("log", order)
 
 
@@ -53,10 +57,16 @@ CONSTANT = power(0)
 
 @dataclass(frozen=True)
 class Form:
-    """How a variable is made of noise: b = location + scale·ξ, and x = b, or x = ±e^b.
+    """How a variable x is made of noise: b = location + scale·ξ, and x = b or x = ±e^b.
 
-    Without a location it is 003's Theorem 1 (w = θξ), with one Theorem 2 (w = μ + σξ); ``exponential`` is its
-    Corollary 2. ``sign`` is that of x where x = ±e^b.
+    In Nazarovs et al. 2021 this is Theorem 1 without a location (w = θξ), Theorem 2 with one (w = μ + σξ), and
+    Corollary 2 where x is exponential in b.
+
+    Attributes:
+        location: the location, or None where b = scale·ξ.
+        scale: the scale.
+        exponential: whether x = ±e^b.
+        sign: the sign of x where x = ±e^b; None where x is positive.
     """
 
     location: Tensor | None
@@ -65,12 +75,12 @@ class Form:
     sign: Tensor | None = None
 
     def base(self, noise: Tensor) -> Tensor:
-        """The b that ``noise`` stands for."""
+        """Return the b that ``noise`` stands for."""
         deviation = self.scale * noise
         return deviation if self.location is None else self.location + deviation
 
     def variable(self, base: Tensor) -> Tensor:
-        """The x of a b."""
+        """Return the x of a b."""
         if not self.exponential:
             return base
         return base.exp() if self.sign is None else self.sign * base.exp()
@@ -78,7 +88,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Means over draws: of each term of ξ (one number a coordinate), and of log f(ξ), summed over the coordinates."""
+    """Means over many draws of noise.
+
+    Attributes:
+        terms: the mean of each term of ξ, one number for each coordinate.
+        log_density: the mean of log f(ξ), summed over the coordinates.
+    """
 
     terms: Mapping[Term, Number]
     log_density: Number

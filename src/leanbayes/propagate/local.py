@@ -90,12 +90,12 @@ def _both_sparse(
         return None
     shape, values, variance = tuple(w.mean.shape), w.mean.stored, w.random_variance()
     assert w.index is not None
-    if w.index is w.mean.places:
+    if w.index is w.mean.positions:
         both = sparse.linear_moments if operation is F.linear else sparse.conv_moments
         mean, spread = both(x, w.index, shape, values, variance, *args, **kwargs)
     else:
         one = sparse.linear if operation is F.linear else sparse.conv
-        mean = one(x, w.mean.places, shape, values, *args, **kwargs)
+        mean = one(x, w.mean.positions, shape, values, *args, **kwargs)
         spread = one(x.square(), w.index, shape, variance, *args, **kwargs)
     return mean if bias is None else mean + along_channels(operation, bias, mean), spread
 
