@@ -271,7 +271,7 @@ def test_without_memory():
 
 def test_outside_of_autocast_types_must_agree():
     weight, _ = made((5, 6))
-    with pytest.raises(InputError, match=r"float64, the input torch\.float32"):
+    with pytest.raises(InputError, match=r"float64 and the input is torch\.float32"):
         F.linear(torch.zeros(2, 6), weight)
 
 

@@ -1,1 +1,1 @@
-"""Kernels for the CPU, where torch's own operations cost too much."""
+"""Kernels for the CPU, where the operations of torch cost too much."""

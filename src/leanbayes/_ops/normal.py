@@ -1,9 +1,10 @@
-"""Standard Normal noise that is never stored: ξ_i is a function of a seed and of i, computed where it is needed.
+"""Standard Normal noise that is never stored: ξ_i is a function of a seed and of i, and is computed where it is needed.
 
 torch fills a CPU tensor with Normal numbers on one core, and a random weight then takes two more sweeps over memory.
-Here noise, product and sum are one sweep on every core, and the backward pass computes the same noise once more.
+Here noise, product and sum take one sweep on every core, and the backward pass computes the same noise once more.
 
-The kernels are in `leanbayes._ops.normal_kernels`, compiled at the first use and kept on disk.
+The kernels in `leanbayes._ops.normal_kernels` are compiled at the first use and cached on disk. Without numba,
+`leanbayes._ops.normal_numpy` gives the same numbers.
 """
 
 from collections.abc import Sequence
@@ -34,16 +35,19 @@ __all__ = [
 ]
 
 _LARGE = 2**17  # numbers from which a kernel is worth its call
-_PIECE = 2**17  # numbers that a thread takes at a time, a multiple of the kernels' block; no result depends on it
+_PIECE = 2**17  # numbers that a thread takes at a time, a multiple of the block of the kernels; no result depends on it
 
 
 def seed_of(generator: torch.Generator | None) -> int:
-    """A seed for the kernels, drawn from torch's own random state."""
+    """Draw a seed for the kernels from a generator, or from the global random state of torch."""
     return int(torch.randint(2**63 - 1, (), generator=generator))
 
 
 def has_kernel(tensor: Tensor, size: int, least: int = _LARGE) -> bool:
-    """Whether it is large, plain, float32 and in main memory, and nothing traces or transforms this call."""
+    """Return whether a kernel can replace torch for a tensor of ``size`` numbers.
+
+    The tensor must be large, plain, float32 and in main memory, and nothing may trace or transform the call.
+    """
     if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or size < least:
         return False
     if type(tensor) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling():
@@ -52,27 +56,35 @@ def has_kernel(tensor: Tensor, size: int, least: int = _LARGE) -> bool:
 
 
 def fill(out: Tensor, seed: int) -> Tensor:
-    """ξ into ``out``, a contiguous float32 tensor in main memory."""
+    """Write ξ into ``out``, a contiguous float32 tensor in main memory."""
     _run("fill", seed, [out])
     return out
 
 
 def shift(mean: Tensor, spread: Tensor, seed: int, out: Tensor | None = None) -> Tensor:
-    """μ + σξ."""
+    """Return μ + σξ."""
     out = torch.empty_like(mean) if out is None else out
     _run("shift", seed, [out, mean, spread])
     return out
 
 
 def scale(values: Tensor, seed: int) -> Tensor:
-    """v·ξ."""
+    """Return v·ξ."""
     out = torch.empty_like(values)
     _run("scale", seed, [out, values])
     return out
 
 
 def spread(mean: Tensor, variance: Tensor, seed: int, slope: bool = True, reuse: bool = False) -> tuple[Tensor, Tensor]:
-    """μ + √v·ξ and, if it is wanted, its slope ξ/2√v; all in the same order in memory, or in that of μ and v itself."""
+    """Return μ + √v·ξ and its slope ξ/2√v.
+
+    Args:
+        mean: the means μ.
+        variance: the variances v, in the same order in memory.
+        seed: the seed of the noise.
+        slope: whether to compute the slope; without it the second result is empty.
+        reuse: whether the results overwrite the memory of μ and v.
+    """
     out = mean.detach() if reuse else torch.empty_like(mean)
     slopes = out.new_empty(0) if not slope else variance.detach() if reuse else torch.empty_like(mean)
     _run("spread", seed, [out, slopes, mean, variance])
@@ -80,29 +92,29 @@ def spread(mean: Tensor, variance: Tensor, seed: int, slope: bool = True, reuse:
 
 
 def draw(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """μ + σξ with σ = softplus(ρ), and in the same sweep (Σμ, Σμ², Σσ², Σ log σ) in float64."""
+    """Return μ + σξ with σ = softplus(ρ), and from the same sweep (Σμ, Σμ², Σσ², Σ log σ) in float64."""
     out, sums = torch.empty_like(mean), np.zeros((-(-mean.numel() // _PIECE), 4))
     _run("draw", seed, [out, mean, rho], sums)
     return out, torch.from_numpy(sums.sum(0))
 
 
 def normal_and_gamma(shape: Sequence[int], law: tuple[float, float, float, float], seed: int) -> tuple[Tensor, Tensor]:
-    """az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1."""
+    """Return az and bz² + cγ with z ~ N(0, 1) and γ ~ Gamma(k), for a law (k, a, b, c) with k > 1."""
     linear, square = torch.empty(tuple(shape)), torch.empty(tuple(shape))
     _run("normal_and_gamma", seed, [linear, square], [np.asarray(law, np.float64)] * -(-linear.numel() // _PIECE))
     return linear, square
 
 
 def pull_back(gradient: Tensor, of_sums: Tensor, mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """The gradients of `draw` for μ and ρ."""
+    """Return the gradients of `draw` for μ and ρ."""
     of_mean, of_rho = torch.empty_like(mean), torch.empty_like(rho)
-    every = np.broadcast_to(np.asarray(of_sums), (-(-mean.numel() // _PIECE), 4))
-    _run("pull_back", seed, [of_mean, of_rho, gradient, mean, rho], every)
+    rows = np.broadcast_to(np.asarray(of_sums), (-(-mean.numel() // _PIECE), 4))
+    _run("pull_back", seed, [of_mean, of_rho, gradient, mean, rho], rows)
     return of_mean, of_rho
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
-    """The same numbers with the axis of the largest stride first: consecutive if the tensor has no gaps.
+    """Return a view whose axis of the largest stride comes first, so that a tensor without gaps is contiguous.
 
     >>> in_memory_order(torch.zeros(4, 3, 2).permute(2, 0, 1)).shape
     torch.Size([4, 3, 2])
@@ -114,7 +126,7 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 
 
 def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
-    """Call a kernel on pieces of the tensors, in threads; each piece has its own row, if there are rows."""
+    """Call a kernel on pieces of the tensors, in threads; each piece gets its own row, if there are rows."""
     kernel = getattr(_kernels(), name)
     arrays = [np.asarray(in_memory_order(tensor.detach())).reshape(-1) for tensor in tensors]
 
@@ -130,7 +142,7 @@ def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
 
 
 def _kernels() -> ModuleType:
-    """The compiled kernels, or the same functions in numpy where numba is missing."""
+    """Return the compiled kernels, or the same functions in numpy where numba is missing."""
     if not compiled.available():
         return normal_numpy
     from leanbayes._ops import normal_kernels  # numba takes half a second, which small models need not wait for
@@ -140,5 +152,5 @@ def _kernels() -> ModuleType:
 
 @cache
 def threads(count: int) -> ThreadPoolExecutor:
-    """The workers of every kernel here."""
+    """Return the threads that all kernels share."""
     return ThreadPoolExecutor(count, thread_name_prefix="leanbayes")

@@ -1,8 +1,8 @@
 """Normal numbers from counters, in loops that the compiler turns into vector instructions.
 
-A block of 512 numbers comes from 256 counters. SplitMix64 (Steele et al. 2014) makes 64 bits of each: 31 for a radius
-√(−2 log u), 32 for an angle (Box and Muller 1958). Logarithm, sine and cosine are polynomials in float32. As u has
-31 bits, |ξ| ends at 6.7.
+A block of 512 numbers comes from 256 counters. SplitMix64 (Steele et al. 2014) makes 64 bits of each counter: 31 for a
+radius √(−2 log u) and 32 for an angle (Box and Muller 1958). Logarithm, sine and cosine are polynomials in float32.
+Because u has 31 bits, |ξ| is at most 6.7.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _sums: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST | 
 
 @_kernel
 def _log(x: Any) -> Any:
-    """Of a positive number that is not subnormal: log 2^e (1 + m) = e log 2 + 2 artanh(m/(2 + m))."""
+    """Return log x = log 2^e (1 + m) = e log 2 + 2 artanh(m/(2 + m)) for a positive x that is not subnormal."""
     bits = np.float32(x).view(np.int32)
     exponent = int32((bits - int32(0x3F3504F3)) >> int32(23))  # leaves a mantissa in [√½, √2)
     m = np.int32(bits - (exponent << int32(23))).view(np.float32) - f(1)
@@ -48,7 +48,7 @@ def _mix(z: Any) -> Any:
 
 @_kernel
 def _normals(first: Any, cosines: Any, sines: Any) -> None:
-    """A block, in three loops: numbers of 64 and of 32 bits do not share vectors well."""
+    """Make a block, in three loops because numbers of 64 and of 32 bits do not share vectors well."""
     radii, angles = cosines, sines.view(np.int32)
     for i in range(_PAIRS):
         z = _mix(first + uint64(i) * _STEP)
@@ -73,7 +73,7 @@ def _normals(first: Any, cosines: Any, sines: Any) -> None:
 
 @_kernel
 def fill(first: Any, out: Any) -> None:
-    """ξ."""
+    """Write ξ."""
     noise = np.empty(_BLOCK, f)
     for block in range(0, out.size, _BLOCK):
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
@@ -83,7 +83,7 @@ def fill(first: Any, out: Any) -> None:
 
 @_kernel
 def shift(first: Any, out: Any, mean: Any, spread: Any) -> None:
-    """μ + σξ."""
+    """Write μ + σξ."""
     noise = np.empty(_BLOCK, f)
     for block in range(0, out.size, _BLOCK):
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
@@ -93,7 +93,7 @@ def shift(first: Any, out: Any, mean: Any, spread: Any) -> None:
 
 @_kernel
 def scale(first: Any, out: Any, values: Any) -> None:
-    """v·ξ."""
+    """Write v·ξ."""
     noise = np.empty(_BLOCK, f)
     for block in range(0, out.size, _BLOCK):
         _normals(first + uint64(block // 2) * _STEP, noise[:_PAIRS], noise[_PAIRS:])
@@ -103,9 +103,10 @@ def scale(first: Any, out: Any, values: Any) -> None:
 
 @_kernel
 def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
-    """μ + √v·ξ and its slope ξ/2√v, which is 0 where v is; a variance that was rounded below zero counts as zero.
+    """Write μ + √v·ξ and its slope ξ/2√v, which is 0 where v is 0.
 
-    The results may lie where μ and v do: a block is read before it is written.
+    A variance that was rounded below zero counts as zero. The results may overwrite μ and v, because each block is read
+    before it is written.
     """
     noise, root, half = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, out.size, _BLOCK):
@@ -125,7 +126,7 @@ def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
 
 @_kernel
 def _exp(x: Any) -> Any:
-    """Of a number from −87 to 0: 2^n e^r with |r| ≤ ½ log 2."""
+    """Return e^x = 2^n e^r with |r| ≤ ½ log 2, for x from −87 to 0."""
     n = np.floor(x * f(1.4426950408889634) + f(0.5))
     r = (x - n * f(0.693359375)) + n * f(2.12194440e-4)  # log 2 in two parts
     series = f(1) + r * (f(1) + r * (f(1 / 2) + r * (f(1 / 6) + r * (f(1 / 24) + r * (f(1 / 120) + r * f(1 / 720))))))
@@ -134,7 +135,7 @@ def _exp(x: Any) -> Any:
 
 @_kernel
 def _log_1p(t: Any) -> Any:
-    """Of a number from 0 to 1, with all its digits however small it is: 2 artanh(t/(2 + t))."""
+    """Return log(1 + t) = 2 artanh(t/(2 + t)) for t from 0 to 1, accurate however small t is."""
     u = t / (f(2) + t)
     u2 = u * u
     high = f(1 / 9) + u2 * (f(1 / 11) + u2 * (f(1 / 13) + u2 * f(1 / 15)))
@@ -143,7 +144,7 @@ def _log_1p(t: Any) -> Any:
 
 @_kernel
 def _softplus(rho: Any, size: Any, scales: Any, slopes: Any) -> None:
-    """σ = log(1 + e^ρ) and dσ/dρ, the logistic function."""
+    """Write σ = log(1 + e^ρ) and dσ/dρ, the logistic function."""
     for i in range(size):
         raw = rho[i]
         e = _exp(max(-abs(raw), f(-87)))
@@ -151,12 +152,12 @@ def _softplus(rho: Any, size: Any, scales: Any, slopes: Any) -> None:
         slopes[i] = (f(1) if raw > f(0) else e) / (f(1) + e)
 
 
-# Below, each loop touches few arrays: with more, the compiler cannot tell that they are apart, and does not vectorise.
+# Each loop below touches few arrays: with more, the compiler cannot tell that they do not overlap, and vectorises none.
 
 
 @_sums
 def draw(first: Any, out: Any, mean: Any, rho: Any, sums: Any) -> None:
-    """μ + σξ with σ = softplus(ρ), and Σμ, Σμ², Σσ², Σ log σ in float64."""
+    """Write μ + σξ with σ = softplus(ρ), and add Σμ, Σμ², Σσ², Σ log σ in float64."""
     noise, scales, slopes = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, out.size, _BLOCK):
         size = min(_BLOCK, out.size - block)
@@ -176,7 +177,7 @@ def draw(first: Any, out: Any, mean: Any, rho: Any, sums: Any) -> None:
             variance += s * s
         for i in range(size):
             logs = _log(scales[i])
-            slopes[i] = raws[i] if raws[i] < f(-17) else logs  # there σ = e^ρ to the last digit
+            slopes[i] = raws[i] if raws[i] < f(-17) else logs  # below −17, σ = e^ρ to the last digit
         for i in range(size):
             logarithm += np.float64(slopes[i])
         sums[0] += plain
@@ -187,7 +188,7 @@ def draw(first: Any, out: Any, mean: Any, rho: Any, sums: Any) -> None:
 
 @_kernel
 def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, rho: Any, of_sums: Any) -> None:
-    """The gradients of ``draw`` for μ and ρ, from those of the weight and of the four sums."""
+    """Write the gradients of `draw` for μ and ρ, from those of the weight and of the four sums."""
     noise, scales, slopes = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     plain, square, variance, logarithm = f(of_sums[0]), f(2 * of_sums[1]), f(2 * of_sums[2]), f(of_sums[3])
     for block in range(0, gradient.size, _BLOCK):
@@ -209,7 +210,7 @@ def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, r
 
 @_kernel
 def _gamma(counter: Any, shape: Any) -> Any:
-    """One number of Gamma(shape, 1), shape > 1, by trial and error (Marsaglia and Tsang 2000), in float64."""
+    """Draw one number of Gamma(shape, 1), shape > 1, by rejection (Marsaglia and Tsang 2000), in float64."""
     d = shape - 1.0 / 3.0
     c = 1.0 / np.sqrt(9.0 * d)
     z = counter
@@ -227,7 +228,7 @@ def _gamma(counter: Any, shape: Any) -> Any:
 
 @_kernel
 def _tested(x: Any, u: Any, shape: Any, counter: Any) -> Any:
-    """The number that x stands for, if u accepts it, else another."""
+    """Return the number that x stands for if u accepts it, and another draw otherwise."""
     d = shape - 1.0 / 3.0
     v = (1.0 + x / np.sqrt(9.0 * d)) ** 3
     if v > 0.0 and np.log(1.0 - u) < 0.5 * x * x + d * (1.0 - v + np.log(v)):
@@ -237,12 +238,12 @@ def _tested(x: Any, u: Any, shape: Any, counter: Any) -> Any:
 
 @_kernel
 def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
-    """az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1.
+    """Write az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1.
 
-    γ = d(1 + t)³ with d = k − ⅓ and t = x/√9d is refused where u < 1 − e^h (Marsaglia and Tsang 2000). As −h is the
-    integral of 3ds³/(1 + s) from 0 to t, that is at most ¾dt⁴/(1 − |t|): 16 bits of u, four u from one counter, tell
-    nearly always, and the others are made when needed. Counters of z, x, u and of second trials are a quarter of all
-    counters apart.
+    γ = d(1 + t)³ with d = k − ⅓ and t = x/√9d is refused where u < 1 − e^h (Marsaglia and Tsang 2000). Because −h is
+    the integral of 3ds³/(1 + s) from 0 to t, it is at most ¾dt⁴/(1 − |t|). The first 16 bits of u, of which one counter
+    gives four, therefore decide nearly always, and the other bits are made when they are needed. The counters of z, x,
+    u and of second trials are a quarter of all counters apart.
     """
     shape, a, b, rate = law[0], f(law[1]), f(law[2]), f(law[3])
     d, c = f(shape - 1.0 / 3.0), f(1.0 / np.sqrt(9.0 * (shape - 1.0 / 3.0)))
@@ -256,9 +257,9 @@ def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
         start = first + uint64(block // 2) * _STEP
         _normals(start, z[:_PAIRS], z[_PAIRS:])
         _normals(start + quarter * _STEP, x[:_PAIRS], x[_PAIRS:])
-        places = first + quarter * _STEP * uint64(2) + uint64(block) * _STEP
+        counters = first + quarter * _STEP * uint64(2) + uint64(block) * _STEP
         for i in range(words.size):
-            words[i] = _mix(places + uint64(i) * _STEP)
+            words[i] = _mix(counters + uint64(i) * _STEP)
         doubts = 0
         for i in range(_BLOCK):
             t = c * x[i]
@@ -270,7 +271,7 @@ def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
             gamma[i] = d * v * v * v
         for i in range(size if doubts else 0):
             if doubt[i] > f(0):
-                more = _mix(places + (quarter + uint64(i)) * _STEP)
+                more = _mix(counters + (quarter + uint64(i)) * _STEP)
                 u = (np.float64(leading[i]) + np.float64(more >> uint64(11)) * 2.0**-53) * 2.0**-16
                 gamma[i] = _tested(np.float64(x[i]), u, shape, more)
         for i in range(size):

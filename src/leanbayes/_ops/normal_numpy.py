@@ -21,7 +21,7 @@ _TURN = f(2 * np.pi / 2**32)  # 2^32 make a full turn
 
 
 def _counters(first: Any, count: int, start: int = 0) -> Any:
-    """The counters ``start`` to ``start + count`` after ``first``, modulo 2^64."""
+    """Return the counters ``start`` to ``start + count`` after ``first``, modulo 2^64."""
     origin = uint64((int(first) + start * STEP) % 2**64)
     return origin + np.arange(count, dtype=uint64) * uint64(STEP)
 
@@ -33,7 +33,7 @@ def _mix(z: Any) -> Any:
 
 
 def _normals(first: Any, size: int, start: int = 0) -> Any:
-    """The first ``size`` numbers of as many whole blocks as that takes."""
+    """Return the first ``size`` numbers of as many whole blocks as that takes."""
     blocks = -(-size // _BLOCK)
     bits = _mix(_counters(first, blocks * _PAIRS, start))
     angles = bits.astype(np.uint32).view(np.int32)
@@ -52,22 +52,22 @@ def _normals(first: Any, size: int, start: int = 0) -> Any:
 
 
 def fill(first: Any, out: Any) -> None:
-    """ξ."""
+    """Write ξ."""
     out[:] = _normals(first, out.size)
 
 
 def shift(first: Any, out: Any, mean: Any, spread: Any) -> None:
-    """μ + σξ."""
+    """Write μ + σξ."""
     out[:] = mean + spread * _normals(first, out.size)
 
 
 def scale(first: Any, out: Any, values: Any) -> None:
-    """v·ξ."""
+    """Write v·ξ."""
     out[:] = values * _normals(first, out.size)
 
 
 def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
-    """μ + √v·ξ and its slope ξ/2√v, which is 0 where v is; the results may lie where μ and v do."""
+    """Write μ + √v·ξ and its slope ξ/2√v, which is 0 where v is; the results may lie where μ and v do."""
     noise = _normals(first, out.size)
     root = np.sqrt(np.maximum(variance, f(0)))
     if slope.size > 0:
@@ -77,22 +77,22 @@ def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
 
 
 def _softplus(rho: Any) -> tuple[Any, Any]:
-    """σ = log(1 + e^ρ) and dσ/dρ, the logistic function."""
+    """Return σ = log(1 + e^ρ) and dσ/dρ, the logistic function."""
     e = np.exp(np.maximum(-np.abs(rho), f(-87)))
     return np.maximum(rho, f(0)) + np.log1p(e), np.where(rho > 0, f(1), e) / (f(1) + e)
 
 
 def draw(first: Any, out: Any, mean: Any, rho: Any, sums: Any) -> None:
-    """μ + σξ with σ = softplus(ρ), and Σμ, Σμ², Σσ², Σ log σ in float64."""
+    """Write μ + σξ with σ = softplus(ρ), and add Σμ, Σμ², Σσ², Σ log σ in float64."""
     scales, _ = _softplus(rho)
     out[:] = mean + scales * _normals(first, out.size)
     means, wide = mean.astype(np.float64), scales.astype(np.float64)
-    logarithms = np.where(rho < f(-17), rho, np.log(scales))  # there σ = e^ρ to the last digit
+    logarithms = np.where(rho < f(-17), rho, np.log(scales))  # below −17, σ = e^ρ to the last digit
     sums += (means.sum(), (means * means).sum(), (wide * wide).sum(), logarithms.sum(dtype=np.float64))
 
 
 def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, rho: Any, of_sums: Any) -> None:
-    """The gradients of `draw` for μ and ρ, from those of the weight and of the four sums."""
+    """Write the gradients of `draw` for μ and ρ, from those of the weight and of the four sums."""
     plain, square, variance, logarithm = f(of_sums[0]), f(2 * of_sums[1]), f(2 * of_sums[2]), f(of_sums[3])
     scales, slopes = _softplus(rho)
     of_scale = gradient * _normals(first, gradient.size) + (variance * scales + logarithm / scales)
@@ -101,7 +101,7 @@ def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, r
 
 
 def _accepts(x: Any, log_u: Any, d: float) -> tuple[Any, Any]:
-    """Marsaglia and Tsang's test of a trial x, and the number d(1 + x/√9d)³ that it stands for."""
+    """Return the result of Marsaglia and Tsang's test of a trial x, and the number d(1 + x/√9d)³ that it stands for."""
     v = (1.0 + x / np.sqrt(9.0 * d)) ** 3
     positive = v > 0.0
     safe = np.where(positive, v, 1.0)
@@ -109,7 +109,7 @@ def _accepts(x: Any, log_u: Any, d: float) -> tuple[Any, Any]:
 
 
 def _gamma(counters: Any, shape: float) -> Any:
-    """Numbers of Gamma(shape, 1), shape > 1, by trial and error in float64, each from its own counter."""
+    """Draw numbers of Gamma(shape, 1), shape > 1, by rejection in float64, each from its own counter."""
     out, waiting, z = np.empty(counters.size), np.arange(counters.size), counters
     while waiting.size:
         words = []
@@ -125,7 +125,7 @@ def _gamma(counters: Any, shape: float) -> Any:
 
 
 def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
-    """az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1."""
+    """Write az and bz² + cγ with γ ~ Gamma(k), for a law (k, a, b, c) with k > 1."""
     size, shape = linear.size, float(law[0])
     a, b, rate = f(law[1]), f(law[2]), f(law[3])
     d, c = shape - 1.0 / 3.0, f(1.0 / np.sqrt(9.0 * (shape - 1.0 / 3.0)))

@@ -1,4 +1,7 @@
-"""What only asks about a tensor: shape, type, place. A tensor without storage can answer it without its values."""
+"""The functions of torch that only ask about a tensor, such as its shape, dtype or device.
+
+A tensor subclass without storage can answer them without computing any value.
+"""
 
 import torch
 from torch import Tensor

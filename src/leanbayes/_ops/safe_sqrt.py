@@ -1,4 +1,4 @@
-"""A root whose gradient is finite at zero, and Gaussian draws from mean and variance by it."""
+"""A square root whose gradient is finite at zero, and Gaussian draws from means and variances that use it."""
 
 from typing import Any
 
@@ -12,23 +12,26 @@ __all__ = ["SafeSqrt", "draw_normal"]
 
 
 class SafeSqrt(torch.autograd.Function):
-    """√v with gradient 0 at v = 0, where an output has no random weight and v does not move."""
+    """√v with gradient 0 at v = 0.
+
+    An output that depends on no random weight has v = 0, and its v never changes.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(variance: Tensor) -> Tensor:
-        """√max(v, 0): a convolution by transforms may round below zero."""
+        """Return √max(v, 0), because a convolution by transforms may round a variance below zero."""
         return variance.clamp_min(0).sqrt()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the root."""
+        """Save the root."""
         ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """G / 2√v, and 0 at 0."""
+        """Return g / 2√v, and 0 at v = 0."""
         (root,) = ctx.saved_tensors
         return torch.where(root > 0, gradient / (2 * root), 0)
 
@@ -36,11 +39,16 @@ class SafeSqrt(torch.autograd.Function):
 def draw_normal(
     mean: Tensor, variance: Tensor, generator: torch.Generator | None = None, *, reuse: bool = False
 ) -> Tensor:
-    """Independent numbers of these means and variances; gradients reach both.
+    """Draw independent Normal numbers; gradients reach means and variances.
 
-    Large ones on the CPU are drawn in one sweep over memory, in its order, and can be differentiated once. With
-    ``reuse`` that is the memory of mean and variance themselves, which nothing else may need: no gradient of what made
-    them, nor the caller.
+    Large tensors on the CPU take one sweep over memory, and their result can be differentiated once.
+
+    Args:
+        mean: the means.
+        variance: the variances.
+        generator: the source of random numbers; None for the global one of torch.
+        reuse: whether the result may overwrite mean and variance. Then neither the caller nor the gradient of what
+            computed them may need them.
     """
     if _have_kernel(mean, variance):
         drawn: Tensor = _Spread.apply(mean, variance, seed_of(generator), reuse)
@@ -51,11 +59,11 @@ def draw_normal(
 
 
 class _Spread(torch.autograd.Function):
-    """μ + √v·ξ. The slope is kept in place of the variance."""
+    """μ + √v·ξ; the backward pass needs the slope ξ/2√v and not the variance."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, seed: int, reuse: bool) -> Tensor:
-        """One sweep."""
+        """Compute the draw and its slope in one sweep over memory."""
         drawn, slope = spread(mean, variance, seed, slope=ctx.needs_input_grad[1], reuse=reuse)
         ctx.save_for_backward(slope)
         return drawn
@@ -63,12 +71,12 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """g and g·ξ/2√v."""
+        """Return g and g·ξ/2√v."""
         return gradient, ctx.saved_tensors[0] * gradient if ctx.needs_input_grad[1] else None, None, None
 
 
 def _have_kernel(mean: Tensor, variance: Tensor) -> bool:
-    """Whether both lie in memory in one order and without gaps."""
+    """Return whether a kernel fits: both lie in memory in the same order and without gaps."""
     if not (has_kernel(mean, mean.numel()) and has_kernel(variance, mean.numel())):
         return False
     alike = mean.shape == variance.shape and mean.stride() == variance.stride()

@@ -1,10 +1,11 @@
-"""Linear maps and convolutions by a weight of which only the non-zeros are stored (004, eq. 4, 5).
+"""Linear maps and convolutions by a weight of which only the non-zeros are stored (SSVI, Li et al. 2024, eq. 4, 5).
 
-A weight is its ``shape``, the sorted flat ``index`` of its non-zeros, and their values: means, or means and variances.
-What is zero is not multiplied, so that an infinite input does not reach an output through a zero.
+A weight is given by its ``shape``, the sorted flat ``index`` of its non-zeros, and their values: means, or means and
+variances. The sparse kernels multiply nothing by a zero, so an infinite input does not reach an output through a zero.
 
-The sums run over memory with the batch innermost. The results have the usual shape and these strides, which torch's
-elementwise operations keep: a chain of layers changes its layout only at the two ends (`batch_innermost`).
+The sums run over memory with the batch innermost. The results have the usual shape and these strides, which the
+elementwise operations of torch preserve: a chain of layers changes its layout only at its two ends
+(`batch_innermost`). Without numba, products are dense or use the sparse matrices of torch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +33,7 @@ _DENSE_CONVOLUTIONS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2
 
 
 def batch_innermost(x: Tensor) -> Tensor:
-    """The same tensor with its first axis innermost in memory; no copy if it is so already.
+    """Return the tensor with its first axis innermost in memory, without a copy if it is so already.
 
     >>> batch_innermost(torch.zeros(8, 3, 5, 5)).stride()
     (1, 200, 40, 8)
@@ -41,15 +42,15 @@ def batch_innermost(x: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, kernel: str = "auto") -> Tensor:
-    """x Wᵀ.
+    """Return x Wᵀ.
 
     >>> linear(torch.tensor([[1.0, 2.0]]), torch.tensor([1, 2]), (2, 2), torch.tensor([10.0, 5.0]))
     tensor([[20.,  5.]])
 
     Args:
-        x: (…, inputs).
-        index: of the non-zeros in the flattened weight, sorted.
-        shape: of the weight, (outputs, inputs).
+        x: the input, of shape (…, inputs).
+        index: the sorted positions of the non-zeros in the flattened weight.
+        shape: the shape of the weight, (outputs, inputs).
         mean: one value for each non-zero.
         kernel: "auto" chooses by `kernels_for`; "numba", "csr" and "dense" force one.
     """
@@ -59,7 +60,7 @@ def linear(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, kerne
 def linear_moments(
     x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, variance: Tensor, kernel: str = "auto"
 ) -> tuple[Tensor, Tensor]:
-    """Mean x μᵀ and variance x² σ²ᵀ of the output, in one sweep over the non-zeros (004, eq. 4)."""
+    """Return the mean x μᵀ and variance x² σ²ᵀ of the output, from one sweep over the non-zeros (SSVI, eq. 4)."""
     result = _linear(x, index, shape, mean, variance, kernel)
     return result[0], result[1]
 
@@ -75,7 +76,7 @@ def conv(
     groups: int = 1,
     kernel: str = "auto",
 ) -> Tensor:
-    """x ∗ W, for a weight of rank 1, 2 or 3 in space: as `torch.nn.functional.conv2d`, without a bias.
+    """Return x ∗ W for a weight with 1, 2 or 3 spatial axes, like `torch.nn.functional.conv2d` without a bias.
 
     >>> x, index = torch.ones(1, 1, 3, 3), torch.tensor([0, 4])
     >>> conv(x, index, (1, 1, 3, 3), torch.tensor([1.0, 10.0]), padding=1)
@@ -84,14 +85,14 @@ def conv(
               [10., 11., 11.]]]])
 
     Args:
-        x: (batch, inputs, …) or (inputs, …).
-        index: of the non-zeros in the flattened weight, sorted.
-        shape: of the weight, (outputs, inputs / groups, …).
+        x: the input, of shape (batch, inputs, …) or (inputs, …).
+        index: the sorted positions of the non-zeros in the flattened weight.
+        shape: the shape of the weight, (outputs, inputs / groups, …).
         mean: one value for each non-zero.
         stride: one number, or one for each axis.
-        padding: the same, or "same" or "valid".
-        dilation: as ``stride``.
-        groups: of channels that do not meet.
+        padding: one number, one for each axis, "same" or "valid".
+        dilation: one number, or one for each axis.
+        groups: the number of groups of channels; channels of different groups do not meet.
         kernel: "auto" chooses by `kernels_for`; "numba" and "dense" force one.
     """
     return _conv(x, index, shape, mean, None, stride, padding, dilation, groups, kernel)[0]
@@ -109,17 +110,20 @@ def conv_moments(
     groups: int = 1,
     kernel: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Mean x ∗ μ and variance x² ∗ σ² of the output, in one sweep over the non-zeros (004, eq. 4)."""
+    """Return the mean x ∗ μ and variance x² ∗ σ² of the output, from one sweep over the non-zeros (SSVI, eq. 4)."""
     result = _conv(x, index, shape, mean, variance, stride, padding, dilation, groups, kernel)
     return result[0], result[1]
 
 
 @contextmanager
 def watching(watchers: Mapping[int, Watcher]) -> Iterator[None]:
-    """While products are computed inside, their weights are watched.
+    """Watch the weights of the products that are computed inside the ``with`` block.
 
-    ``watchers`` has a function for the ``id`` of an index. It is called at each product, and what it returns is called
-    in the backward pass with the gradient of the whole dense weight, zeros too, which exists for that time only.
+    A watched weight shows the gradient of the whole dense weight, zeros included, which otherwise never exists.
+
+    Args:
+        watchers: a function for the ``id`` of each watched index. It is called at each product, and the function that
+            it returns is called in the backward pass with the dense gradient.
     """
     token = _WATCHED.set(watchers)
     try:
@@ -129,11 +133,17 @@ def watching(watchers: Mapping[int, Watcher]) -> Iterator[None]:
 
 
 def watch(index: Tensor, result: Tensor, gradient: Callable[[Tensor], Tensor]) -> None:
-    """Tell who watches this index, in the backward pass, what ``gradient`` makes of the gradient of ``result``."""
+    """In the backward pass, pass the dense gradient to the watcher of an index, if there is one.
+
+    Args:
+        index: the index of the weight.
+        result: the result of a product by the weight.
+        gradient: gives the gradient of the dense weight from the gradient of ``result``.
+    """
     watcher = _WATCHED.get().get(id(index))
     if watcher is not None and result.requires_grad:
-        tell = watcher()
-        result.register_hook(lambda g: tell(gradient(g)))
+        receive = watcher()
+        result.register_hook(lambda g: receive(gradient(g)))
 
 
 def kernels_for(
@@ -146,7 +156,7 @@ def kernels_for(
     groups: int = 1,
     moments: bool = False,
 ) -> Kernels:
-    """Which kernels "auto" chooses: for the forward pass, the gradient of the input and that of the values.
+    """Return the kernels that "auto" chooses for the forward pass and for the gradients of input and values.
 
     >>> str(kernels_for(torch.zeros(64, 64, 32, 32), torch.arange(369), (64, 64, 3, 3), padding=1, moments=True))
     'numba'
@@ -231,14 +241,14 @@ def _dense_gradient(x: Tensor, g: Tensor, shape: tuple[int, ...], geometry: Geom
     padded = F.pad(x, [size for axis in reversed(axes) for size in (axis.before, axis.after)])
     steps, gaps, none = [axis.stride for axis in axes], [axis.dilation for axis in axes], [0] * rank
     like = x.new_empty(1).expand(shape)
-    found: Tensor = torch.ops.aten.convolution_backward(
+    of_weight: Tensor = torch.ops.aten.convolution_backward(
         g, padded, like, None, steps, none, gaps, False, none, geometry.groups, [False, True, False]
     )[1]
-    return found
+    return of_weight
 
 
 def _cast(x: Tensor, mean: Tensor) -> Tensor:
-    """Under autocast an input comes in the precision of the layer before."""
+    """Cast the input to the dtype of the values under autocast, where it has the precision of the layer before."""
     return x.to(mean.dtype) if in_autocast(x) else x
 
 
@@ -251,9 +261,9 @@ def _check(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, varia
                 f"{name} has shape {tuple(values.shape)}, the index of its non-zeros {tuple(index.shape)}"
             )
         if values is not None and values.dtype != x.dtype:
-            raise InputError(f"{name} is {values.dtype}, the input {x.dtype}: convert one of them")
+            raise InputError(f"{name} is {values.dtype} and the input is {x.dtype}; convert one of them")
     if len(shape) < 2:
-        raise ShapeMismatch(f"a weight has outputs and inputs, got the shape {tuple(shape)}")
+        raise ShapeMismatch(f"a weight needs at least two axes, outputs and inputs, got the shape {tuple(shape)}")
 
 
 def _checked_geometry(
@@ -267,7 +277,7 @@ def _checked_geometry(
             f"a weight of shape {tuple(shape)} in {groups} groups takes {shape[1] * groups} channels and gives a "
             f"multiple of {groups}, got {x.shape[-rank - 1]} channels"
         )
-    strides, dilations = _each(stride, rank), _each(dilation, rank)
+    strides, dilations = _for_each_axis(stride, rank), _for_each_axis(dilation, rank)
     if padding == "same":
         if any(s != 1 for s in strides):
             raise InputError(f'padding "same" needs stride 1, got {stride}')
@@ -278,13 +288,13 @@ def _checked_geometry(
             raise UnknownName.of("padding", padding, ["same", "valid"])
         before = after = (0,) * rank
     else:
-        before = after = _each(padding, rank)
+        before = after = _for_each_axis(padding, rank)
     if min(*strides, *dilations) < 1 or min(before) < 0:
         raise InputError(f"stride {stride} and dilation {dilation} must be positive, padding {padding} not negative")
     return _geometry(tuple(shape), tuple(x.shape[-rank:]), strides, before, after, dilations, groups)
 
 
-def _each(value: Sizes, rank: int) -> tuple[int, ...]:
+def _for_each_axis(value: Sizes, rank: int) -> tuple[int, ...]:
     values = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(values) == 1:
         values *= rank

@@ -1,7 +1,8 @@
-"""Which kernel runs where: what each costs, in nanoseconds on one core, fitted to measurements.
+"""Choose the cheapest kernel for a sparse product, by a model of costs that was fitted to measurements.
 
-The figures are of an AVX2 machine in float32, batch 8 to 1024, 70 to 99 % zeros. Only their ratios matter, and these
-change little with the number of cores and in float64. Whatever is chosen, results are equal up to rounding.
+The constants are nanoseconds on one core of an AVX2 machine in float32, for batches of 8 to 1024 and 70 to 99 % zeros.
+Only their ratios matter, and these change little with the number of cores and in float64. All kernels give the same
+results up to rounding.
 """
 
 from dataclasses import dataclass
@@ -16,18 +17,23 @@ from leanbayes._ops.sparse_plan import Geometry
 __all__ = ["DENSE", "KERNELS", "Kernels", "choose"]
 
 KERNELS = ("csr", "dense", "numba")
-VECTOR = 128  # bytes that numba's kernels take at a time
+VECTOR = 128  # bytes that the kernels of numba take at a time
 
-_DENSE, _SWEEP = 0.027, 1.5  # a dense layer: for each product, and for each number of its input and output
-_CSR_START, _CSR = 2e4, 0.16  # a product by torch's CSR, and the same for the gradient of its values
-_SUM_START, _SUM, _SUMS = 1e5, 0.15, 0.22  # numba: one sum, two at once
-_VALUE, _VALUES, _DOT, _DOTS = 22.0, 36.0, 0.09, 0.11  # the gradients of a non-zero: once, and for each product
-_COPY = 2.0  # a change of layout, for each number
+_DENSE, _SWEEP = 0.027, 1.5  # a dense layer costs this for each product, and for each number of its input and output
+_CSR_START, _CSR = 2e4, 0.16  # a product by a CSR matrix of torch, which is also the cost of the gradient of its values
+_SUM_START, _SUM, _SUMS = 1e5, 0.15, 0.22  # numba: to start, and for each product of one sum or of two at once
+_VALUE, _VALUES, _DOT, _DOTS = (
+    22.0,
+    36.0,
+    0.09,
+    0.11,
+)  # numba: the gradients of a non-zero, and for each product, of one sum or of two
+_COPY = 2.0  # to change the layout, for each number
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernel of the forward pass, of the input's gradient and of the values' gradients."""
+    """The names of the kernels for the forward pass, the gradient of the input and the gradients of the values."""
 
     forward: str
     input: str

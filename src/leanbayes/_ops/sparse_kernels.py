@@ -1,9 +1,9 @@
 """Sums over the non-zeros of a weight, for linear maps and convolutions with the batch innermost in memory.
 
 An activation is (channels, depth, height, width, batch) in one flat array, so that every non-zero meets runs of
-consecutive numbers; a batch fills a vector (`BYTES`) at least. `gather` serves the forward pass and the gradient of the
-input, which differ in their plan only (`leanbayes._ops.sparse_plan`); `correlate` gives the gradients of the non-zeros.
-What an argument that is None stands for is left out of the compiled code.
+consecutive numbers. A batch must fill a vector (`BYTES`) at least. `gather` serves the forward pass and the gradient of
+the input, which differ only in their plan (`leanbayes._ops.sparse_plan`). `correlate` gives the gradients of the
+non-zeros. An argument may be None; the compiled code then omits the computation that needs it.
 """
 
 from typing import Any
@@ -16,13 +16,13 @@ from leanbayes._ops.sparse_lanes import BYTES, add, add_product, add_scaled, fet
 __all__ = ["BYTES", "correlate", "gather", "tiles"]
 
 _COLUMNS, _BATCH = 16, 64  # a tile of outputs in `gather`, whose inputs should stay in the second cache
-_RUN = 2048  # outputs that `correlate` takes at a time: two runs of them fit the first cache
+_RUN = 2048  # outputs that `correlate` takes at a time; two runs of them fit into the first cache
 
 _kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
 
 
 def tiles(depth: int, height: int, width: int, batch: int) -> int:
-    """How many tiles there are in an output."""
+    """Return how many tiles an output has."""
     return depth * height * -(-width // _COLUMNS) * -(-batch // _BATCH)
 
 
@@ -32,14 +32,15 @@ def gather(
     pointer: Any, offset: Any, depth: Any, height: Any, width: Any, taps: Any, sizes: Any, batch: Any,
     first: Any, last: Any, first_channel: Any, last_channel: Any,
 ) -> None:  # fmt: skip
-    """For the tiles and channels asked for: out = Σ μx, and one of two more sums with the variances.
+    """Write out = Σ μx for a range of tiles and channels, and one of two more sums with the variances.
 
-    Without ``y``: spread = Σ σ²x² (004, eq. 4). With it, x and y are the gradients of a mean and of a variance, ``by``
-    is the input, and out = Σ μx + 2·by·Σ σ²y.
+    Without ``y`` the second sum is spread = Σ σ²x² (SSVI, Li et al. 2024, eq. 4). With it, x and y are the gradients of
+    a mean and of a variance, ``by`` is the input, and out = Σ μx + 2·by·Σ σ²y.
 
-    The plan: ``pointer`` says where the non-zeros of each channel and tap begin, ``offset`` how far each is from the
-    origin, in positions of x; ``depth``, ``height``, ``width`` hold for each position along an axis of the output the
-    origin in x and the first and last tap; ``taps`` and ``sizes`` are the extents of the kernel and of x.
+    The plan consists of these arguments: ``pointer`` says where the non-zeros of each channel and tap begin; ``offset``
+    says how far each is from the origin, in positions of x; ``depth``, ``height`` and ``width`` hold, for each position
+    along an axis of the output, the origin in x and the first and last tap; ``taps`` and ``sizes`` are the extents of
+    the kernel and of x.
     """
     lanes = BYTES // x.itemsize
     deep, high, wide = depth.shape[1], height.shape[1], width.shape[1]
@@ -67,7 +68,9 @@ def gather(
                                 a = add_scaled(a, mean[k], values)
                                 if variance is not None:
                                     if y is None:
-                                        fetch(x, position + lanes)  # the non-zeros are anywhere: no cache foresees it
+                                        fetch(
+                                            x, position + lanes
+                                        )  # the non-zeros are scattered, so no cache foresees the next one
                                         b = add_scaled(b, variance[k], product(values, values))
                                     else:
                                         b = add_scaled(b, variance[k], load(y, position))
@@ -85,11 +88,11 @@ def correlate(
     pointer: Any, offset: Any, depth: Any, height: Any, width: Any, taps: Any, sizes: Any, batch: Any,
     reach: Any, first_channel: Any, last_channel: Any,
 ) -> None:  # fmt: skip
-    """Gradients of the non-zeros of some channels: Σ gx for the means, Σ qx² for the variances (004, eq. 5).
+    """Add the gradients of the non-zeros of a range of channels: Σ gx for the means, Σ qx² for the variances.
 
-    x is the input, g and q are the gradients of the mean and of the variance; the results are added to what is there.
-    The plan is that of the forward pass, and ``reach`` has for each axis and tap the first and last position of the
-    output that it takes part in.
+    This is SSVI (Li et al. 2024), eq. 5. x is the input, and g and q are the gradients of the mean and of the variance.
+    The results are added to ``of_mean`` and ``of_variance``. The plan is that of the forward pass, and ``reach`` has,
+    for each axis and tap, the first and last position of the output that the tap contributes to.
     """
     lanes = BYTES // x.itemsize
     deep, high, wide = depth.shape[1], height.shape[1], width.shape[1]
@@ -101,16 +104,16 @@ def correlate(
     for tile in range(deep * tiles_down * tiles_across):
         d, row = tile // tiles_across // tiles_down, tile // tiles_across % tiles_down * rows
         column = tile % tiles_across * columns
-        for place in range(first_channel * count, last_channel * count):
-            channel, tap_d = place // count, place // (taps[1] * taps[2]) % taps[0]
-            tap_h, tap_w = place // taps[2] % taps[1], place % taps[2]
+        for slot in range(first_channel * count, last_channel * count):
+            channel, tap_d = slot // count, slot // (taps[1] * taps[2]) % taps[0]
+            tap_h, tap_w = slot // taps[2] % taps[1], slot % taps[2]
             first_h, last_h = max(row, reach[1, 0, tap_h]), min(row + rows, reach[1, 1, tap_h])
             first_w, last_w = max(column, reach[2, 0, tap_w]), min(column + columns, reach[2, 1, tap_w])
             if d < reach[0, 0, tap_d] or d >= reach[0, 1, tap_d] or first_w >= last_w:
                 continue
             step = last_w - first_w if adjoin else 1
             whole = step * batch // lanes * lanes
-            for k in range(pointer[place], pointer[place + 1]):
+            for k in range(pointer[slot], pointer[slot + 1]):
                 a, b = zeros(x), zeros(x)
                 rest_a, rest_b = x.dtype.type(0), x.dtype.type(0)
                 for h in range(first_h, last_h):

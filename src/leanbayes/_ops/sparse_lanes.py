@@ -1,7 +1,8 @@
-"""Vectors of numbers as values in numba code: a sum over non-zeros then stays in registers until it is stored.
+"""Vectors of numbers as values in numba code, so that a sum over non-zeros stays in registers until it is stored.
 
-numba cannot tell that two arrays are apart, so a loop that adds to an array writes it back at every step. A value of
-type `Lanes` is an LLVM vector, which no array can overlap; wider ones than the machine's registers take several.
+numba cannot tell that two arrays do not overlap, so a loop that adds to an array writes it back at every step. A value
+of type `Lanes` is an LLVM vector, which no array can overlap. A vector wider than the registers of the machine takes
+several of them.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ _Typed = tuple[Any, Callable[..., Any]]
 
 
 class Lanes(types.Type):
-    """``width`` numbers of one type."""
+    """The numba type of a vector of ``width`` numbers of one type."""
 
     def __init__(self, dtype: Any, width: int) -> None:
         self.dtype, self.width = dtype, width
@@ -39,7 +40,7 @@ class _Model(models.PrimitiveModel):
 
 @_operation
 def zeros(typing: Any, array: Any) -> _Typed:  # noqa: ARG001
-    """Zeros of an array's type."""
+    """Return a vector of zeros of the type of an array."""
     kind = _lanes_of(array)
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
@@ -50,7 +51,7 @@ def zeros(typing: Any, array: Any) -> _Typed:  # noqa: ARG001
 
 @_operation
 def load(typing: Any, array: Any, position: Any) -> _Typed:  # noqa: ARG001
-    """The numbers from ``position`` on."""
+    """Return the numbers from ``position`` on."""
     kind = _lanes_of(array)
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -62,7 +63,7 @@ def load(typing: Any, array: Any, position: Any) -> _Typed:  # noqa: ARG001
 
 @_operation
 def fetch(typing: Any, array: Any, position: Any) -> _Typed:  # noqa: ARG001
-    """Ask for the cache lines of the vector from ``position`` on, which may lie outside of the array."""
+    """Prefetch the cache lines of the vector from ``position`` on, which may lie outside of the array."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         line, number = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -91,7 +92,7 @@ def store(typing: Any, array: Any, position: Any, lanes: Any) -> _Typed:  # noqa
 
 @_operation
 def add(typing: Any, a: Any, b: Any) -> _Typed:  # noqa: ARG001
-    """a + b."""
+    """Return a + b."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.fadd(*values, flags=_FAST)
@@ -101,7 +102,7 @@ def add(typing: Any, a: Any, b: Any) -> _Typed:  # noqa: ARG001
 
 @_operation
 def product(typing: Any, a: Any, b: Any) -> _Typed:  # noqa: ARG001
-    """a·b."""
+    """Return a·b."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.fmul(*values, flags=_FAST)
@@ -111,7 +112,7 @@ def product(typing: Any, a: Any, b: Any) -> _Typed:  # noqa: ARG001
 
 @_operation
 def add_product(typing: Any, a: Any, b: Any, c: Any) -> _Typed:  # noqa: ARG001
-    """a + b·c."""
+    """Return a + b·c."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         return builder.fadd(values[0], builder.fmul(*values[1:], flags=_FAST), flags=_FAST)
@@ -121,7 +122,7 @@ def add_product(typing: Any, a: Any, b: Any, c: Any) -> _Typed:  # noqa: ARG001
 
 @_operation
 def add_scaled(typing: Any, a: Any, number: Any, c: Any) -> _Typed:  # noqa: ARG001
-    """a + n·c for one number n."""
+    """Return a + n·c for one number n."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         lanes = values[2].type
@@ -136,7 +137,7 @@ def add_scaled(typing: Any, a: Any, number: Any, c: Any) -> _Typed:  # noqa: ARG
 
 @_operation
 def total(typing: Any, a: Any) -> _Typed:  # noqa: ARG001
-    """The sum of the numbers."""
+    """Return the sum of the numbers."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:  # noqa: ARG001
         lanes = values[0].type
@@ -153,6 +154,6 @@ def _lanes_of(array: Any) -> Lanes:
 
 
 def _pointer(context: Any, builder: Any, signature: Any, values: Any, lanes: Any) -> Any:
-    """To the vector in the first argument, an array, from the second argument on."""
+    """Return a pointer to the vector in the array of the first argument, from the position of the second on."""
     data = context.make_array(signature.args[0])(context, builder, values[0]).data
     return builder.bitcast(builder.gep(data, [values[1]]), lanes.as_pointer())

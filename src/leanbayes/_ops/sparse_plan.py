@@ -1,4 +1,4 @@
-"""The order in which kernels walk the non-zeros of a weight, computed once for each index."""
+"""Plans: the order in which kernels walk over the non-zeros of a weight, computed once for each index."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from leanbayes.errors import InputError
 
 __all__ = ["Axis", "Csr", "CsrPlan", "Geometry", "Plan", "Walk", "csr_of", "plan_of"]
 
-_KEPT = 4  # plans for one index: as many sizes of the input can take turns
+_KEPT = 4  # plans for one index, so that as many sizes of the input can take turns
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a convolution: output i at tap t reads input i·stride − before + t·dilation."""
+    """One axis of a convolution. Output i at tap t reads the input i·stride − before + t·dilation."""
 
     size: int
     taps: int = 1
@@ -31,7 +31,7 @@ class Axis:
 
     @property
     def positions(self) -> int:
-        """How many outputs there are along the axis."""
+        """The number of outputs along the axis."""
         return (self.size + self.before + self.after - self.dilation * (self.taps - 1) - 1) // self.stride + 1
 
 
@@ -46,35 +46,35 @@ class Geometry:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is one product of matrices."""
+        """Whether the operation is one product of matrices."""
         return self.groups == 1 and self.axes == (Axis(1),) * 3
 
     @property
     def dense_products(self) -> int:
-        """How many products the dense operation takes for one input."""
+        """The number of products that the dense operation takes for one example."""
         return self.outputs * self.inputs // self.groups * prod(self.taps) * prod(self.positions)
 
     @property
     def taps(self) -> tuple[int, int, int]:
-        """The kernel's extents."""
+        """The extents of the kernel."""
         return self.axes[0].taps, self.axes[1].taps, self.axes[2].taps
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """The input's extents."""
+        """The extents of the input."""
         return self.axes[0].size, self.axes[1].size, self.axes[2].size
 
     @property
     def positions(self) -> tuple[int, int, int]:
-        """The output's extents."""
+        """The extents of the output."""
         return self.axes[0].positions, self.axes[1].positions, self.axes[2].positions
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The non-zeros by target channel and tap, and where each finds its source: the arguments of a kernel."""
+    """The non-zeros sorted by target channel and tap, and where each finds its source, as arguments of a kernel."""
 
-    order: Tensor  # which value stands at each place
+    order: Tensor  # which value comes at each step of the walk
     pointer: Any
     offset: Any
     tables: tuple[Any, Any, Any]
@@ -83,13 +83,13 @@ class Walk:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """In the order of `leanbayes._ops.sparse_kernels.gather`."""
+        """The arguments in the order of `leanbayes._ops.sparse_kernels.gather`."""
         return self.pointer, self.offset, *self.tables, self.taps, self.sizes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Forward from input to output, backward from output to input."""
+    """A walk from input to output for the forward pass, and one from output to input for the backward pass."""
 
     geometry: Geometry
     forward: Walk
@@ -99,7 +99,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Csr:
-    """A matrix by rows, as torch stores it; ``order`` None if the values are by rows already."""
+    """A matrix by rows, as torch stores it; ``order`` is None if the values are sorted by rows already."""
 
     order: Tensor | None
     rows: Tensor
@@ -109,7 +109,7 @@ class Csr:
 
 @dataclass(frozen=True)
 class CsrPlan:
-    """The weight, and the weight transposed."""
+    """The weight as a CSR matrix, and its transpose."""
 
     forward: Csr
     backward: Csr
@@ -120,22 +120,22 @@ _LOCK = Lock()
 
 
 def plan_of(index: Tensor, geometry: Geometry) -> Plan:
-    """The plan for numba's kernels, computed anew only when the index or the geometry is a new one."""
-    plan: Plan = _kept(index, geometry, _plan)
+    """Return the plan for the kernels of numba, which is computed anew only for a new index or geometry."""
+    plan: Plan = _cached(index, geometry, _plan)
     return plan
 
 
 def csr_of(index: Tensor, geometry: Geometry) -> CsrPlan:
-    """The same for torch's sparse matrices, without a copy to the host."""
-    plan: CsrPlan = _kept(index, geometry, _csr_plan)
+    """Return the plan for sparse matrices of torch, which is computed without a copy to the host."""
+    plan: CsrPlan = _cached(index, geometry, _csr_plan)
     return plan
 
 
-def _kept(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
+def _cached(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
     version = 0 if index.is_inference() else index._version
     with _LOCK:
         known, plans = _PLANS.get(index, (version, {}))
-        if known != version:  # a change in place makes a new index
+        if known != version:  # a change in place makes it another index
             plans = {}
         plan = plans.pop((build, geometry), None) or build(index, geometry)
         plans[build, geometry] = plan  # the latest is last
@@ -146,12 +146,14 @@ def _kept(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry],
 
 
 def _check(index: Tensor, geometry: Geometry) -> None:
-    """Only where it forces no copy to the host."""
+    """Check that an index is sorted, where that forces no copy to the host."""
     size = geometry.outputs * geometry.inputs // geometry.groups * prod(geometry.taps)
     if index.device.type != "cpu" or not len(index):
         return
     if index[0] < 0 or index[-1] >= size or bool((index.diff() <= 0).any()):
-        raise InputError(f"an index must be sorted, have no repeats and be from 0 to {size - 1}; see torch.unique")
+        raise InputError(
+            f"an index must be sorted, have no repeats and lie within 0 to {size - 1}; torch.unique makes such an index"
+        )
 
 
 def _csr_plan(index: Tensor, geometry: Geometry) -> CsrPlan:
@@ -172,7 +174,9 @@ def _starts(sorted_rows: Tensor, rows: int) -> Tensor:
 def _plan(index: Tensor, geometry: Geometry) -> Plan:
     _check(index, geometry)
     if max(geometry.inputs * prod(geometry.sizes), geometry.outputs * prod(geometry.positions)) >= 2**31:
-        raise InputError('an activation of 2³¹ numbers for each example is too large here; choose kernel="dense"')
+        raise InputError(
+            'an activation of 2³¹ numbers for each example is too large for this kernel; choose kernel="dense"'
+        )
     per_group, count = geometry.inputs // geometry.groups, prod(geometry.taps)
     where, tap = np.divmod(np.asarray(index.detach(), dtype=np.int64), count)
     output, channel = np.divmod(where, per_group)
@@ -211,7 +215,7 @@ def _inside(position: Any, size: int) -> Any:
 
 
 def _forward_axis(axis: Axis) -> tuple[Any, Any, Any]:
-    """For each output the origin in the input and the taps that stay inside; each tap's shift; the order of taps."""
+    """Return the origin and the taps inside the input for each output, the shift and the rank of each tap."""
     origin = np.arange(axis.positions) * axis.stride - axis.before
     taps = np.arange(axis.taps)
     shift = taps * axis.dilation
@@ -219,9 +223,10 @@ def _forward_axis(axis: Axis) -> tuple[Any, Any, Any]:
 
 
 def _backward_axis(axis: Axis) -> tuple[Any, Any, Any]:
-    """For each input the same over outputs: input j is read by output (j + before − t·dilation)/stride, if whole.
+    """Return the same as `_forward_axis` with inputs and outputs exchanged.
 
-    Taps are sorted by their remainder, so that the taps which meet one input are consecutive.
+    Input j is read by the output (j + before − t·dilation)/stride, if that is a whole number. Taps are sorted by their
+    remainder, so that the taps which meet one input are consecutive.
     """
     at, taps = np.arange(axis.size) + axis.before, np.arange(axis.taps)
     order = np.lexsort((taps, taps * axis.dilation % axis.stride))
@@ -234,6 +239,5 @@ def _backward_axis(axis: Axis) -> tuple[Any, Any, Any]:
 
 def _table(origin: Any, shift: Any, allowed: Any, size: int) -> Any:
     inside = allowed & _inside(origin[:, None] + shift, size)
-    some = inside.any(1)
-    first = np.where(some, inside.argmax(1), 0)
+    first = np.where(inside.any(1), inside.argmax(1), 0)
     return np.stack([origin, first, first + inside.sum(1)]).astype(np.int64)

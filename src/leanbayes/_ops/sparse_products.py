@@ -1,4 +1,4 @@
-"""The products of `leanbayes._ops.sparse` as one differentiable function over activations with the batch innermost."""
+"""The products of `leanbayes._ops.sparse` as one differentiable function, for activations with the batch innermost."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,8 +20,8 @@ from leanbayes._ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
 
 __all__ = ["SparseProduct", "counting", "in_autocast", "innermost"]
 
-_SMALL = 2**19  # products that are done before a second thread has begun
-_PIECES = 4  # for each thread, so that none waits long for another
+_SMALL = 2**19  # products that one thread finishes before a second one has begun
+_PIECES = 4  # pieces of work for each thread, so that none waits long for another
 
 
 _COUNTS: list[list[int]] = []
@@ -29,7 +29,7 @@ _COUNTS: list[list[int]] = []
 
 @contextmanager
 def counting() -> Iterator[list[int]]:
-    """Collect the floating-point operations of the products inside: two for each multiply and add."""
+    """Collect the floating-point operations of the products inside the block; a multiply and an add count as two."""
     _COUNTS.append([])
     try:
         yield _COUNTS[-1]
@@ -39,7 +39,7 @@ def counting() -> Iterator[list[int]]:
 
 @contextmanager
 def _counted(flops: int) -> Iterator[None]:
-    """Count this many, and hide the inside from torch's own counter, which takes a sparse matrix for a dense one."""
+    """Count operations, and hide the inside from the counter of torch, which takes a sparse matrix for a dense one."""
     if not _COUNTS:
         yield
         return
@@ -50,21 +50,21 @@ def _counted(flops: int) -> Iterator[None]:
 
 
 def in_autocast(x: Tensor) -> bool:
-    """Whether torch would take the products of this tensor in lower precision."""
+    """Return whether autocast is on for the device of a tensor."""
     kind = x.device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 @contextmanager
-def _as_given(x: Tensor, flops: int) -> Iterator[None]:
-    """Inside, torch casts nothing: its sparse products have no lower precision."""
+def _without_autocast(x: Tensor, flops: int) -> Iterator[None]:
+    """Turn autocast off inside the block, because the sparse products of torch have no lower precision."""
     casting = torch.autocast(x.device.type, enabled=False) if in_autocast(x) else nullcontext()
     with casting, _counted(flops):
         yield
 
 
 def innermost(x: Tensor) -> Tensor:
-    """(batch, channels, …) as (channels, …, batch) in consecutive memory."""
+    """Turn (batch, channels, …) into (channels, …, batch) in contiguous memory."""
     last = x.movedim(0, -1)
     if last.is_contiguous() or x.dim() < 2:
         return last.contiguous()
@@ -78,17 +78,20 @@ def innermost(x: Tensor) -> Tensor:
 
 
 class SparseProduct(torch.autograd.Function):
-    """m = op(x, μ), and v = op(x², σ²) if there are variances (004, eq. 4). It can be differentiated once."""
+    """m = op(x, μ), and v = op(x², σ²) if there are variances (SSVI, Li et al. 2024, eq. 4).
+
+    The results can be differentiated once.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, mean: Tensor, variance: Tensor | None, index: Tensor, geometry: Geometry, kernels: Kernels
     ) -> tuple[Tensor, ...]:
-        """One or two tensors of shape (outputs, positions, batch)."""
+        """Return one or two tensors of shape (outputs, positions, batch)."""
         ctx.save_for_backward(x, mean, variance, index)
         ctx.geometry, ctx.kernels = geometry, kernels
         ctx.flops = 2 * len(index) * prod(geometry.positions) * x.shape[-1] * (1 if variance is None else 2)
-        with _as_given(x, ctx.flops):
+        with _without_autocast(x, ctx.flops):
             return SparseProduct._product(x, mean, variance, index, geometry, kernels)
 
     @staticmethod
@@ -107,16 +110,16 @@ class SparseProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """For the values 004, eq. 5, and for the input opᵀ(g, μ) + 2x·opᵀ(q, σ²)."""
+        """Return opᵀ(g, μ) + 2x·opᵀ(q, σ²) for the input, and SSVI's eq. 5 for the values."""
         x, mean, variance, index = ctx.saved_tensors
-        g, *rest = (innermost(gradient.movedim(-1, 0)) for gradient in gradients)
-        q = rest[0] if rest else None
+        g, *of_second = (innermost(gradient.movedim(-1, 0)) for gradient in gradients)
+        q = of_second[0] if of_second else None
         of_input, of_mean, of_variance = None, None, None
         if ctx.needs_input_grad[0]:
-            with _as_given(x, ctx.flops):
+            with _without_autocast(x, ctx.flops):
                 of_input = _input_gradient(ctx.kernels.input, x, mean, variance, index, ctx.geometry, g, q)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            with _as_given(x, ctx.flops):
+            with _without_autocast(x, ctx.flops):
                 of_mean, of_variance = _value_gradients(ctx.kernels.values, x, index, ctx.geometry, g, q)
         return of_input, of_mean, of_variance, None, None, None
 
@@ -144,7 +147,7 @@ def _input_gradient(
 def _value_gradients(
     kernel: str, x: Tensor, index: Tensor, geometry: Geometry, g: Tensor, q: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Σ gx and Σ qx² for each non-zero."""
+    """Return Σ gx and Σ qx² for each non-zero."""
     if kernel == "numba":
         return _correlate(index, geometry, x, g, q)
     csr, flat = csr_of(index, geometry).forward, x.view(geometry.inputs, -1)
@@ -166,7 +169,7 @@ def _matrix(csr: Csr, values: Tensor) -> Tensor:
 
 @cache
 def _accept_csr() -> None:
-    """Torch says once in a process that its CSR tensors may change."""
+    """Silence the warning that torch gives once in a process about its CSR tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.zeros(1, 1).to_sparse_csr()
@@ -182,13 +185,13 @@ def _gather(
     y: Tensor | None = None,
     by: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The sums of `sparse_kernels.gather`, shaped (targets, positions, batch)."""
+    """Return the sums of `sparse_kernels.gather`, of shape (targets, positions, batch)."""
     from leanbayes._ops import sparse_kernels  # numba takes half a second, which dense models need not wait for
 
     batch, y = x.shape[-1], None if variance is None else y
     by = None if y is None else by
     missing = VECTOR // x.itemsize - batch
-    if batch and missing > 0:  # a vector must be full
+    if batch and missing > 0:  # the kernel loads whole vectors
         padded = [None if tensor is None else F.pad(tensor, (0, missing)) for tensor in (x, y, by)]
         sums = _gather(walk, targets, positions, mean, variance, padded[0], *padded[1:])  # type: ignore[arg-type]
         return tuple(values[..., :batch].contiguous() for values in sums)
@@ -234,13 +237,13 @@ def _flat(tensor: Tensor | None) -> Any:
 
 
 def _cuts(size: int, pieces: int) -> list[tuple[int, int]]:
-    """0 … size in that many ranges, or fewer if there are fewer numbers."""
+    """Divide 0 … size into that many ranges, or into fewer if there are fewer numbers."""
     pieces = min(size, pieces)
     return [(i * size // pieces, (i + 1) * size // pieces) for i in range(pieces)]
 
 
 def _share(work: Callable[..., None], pieces: list[Any]) -> None:
-    """Do every piece, in as many threads as torch uses."""
+    """Do every piece of work, in as many threads as torch uses."""
     if len(pieces) <= 1 or torch.get_num_threads() == 1:
         for piece in pieces:
             work(*piece)

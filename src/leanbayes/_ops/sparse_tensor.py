@@ -1,4 +1,4 @@
-"""A weight of which only some entries are stored; the others are exactly zero."""
+"""A weight tensor that stores only its non-zero entries."""
 
 from math import prod
 from typing import Any
@@ -15,14 +15,18 @@ from leanbayes.errors import InputError
 __all__ = ["SPARSE_OPS", "SparseTensor"]
 
 SPARSE_OPS = (F.linear, F.conv1d, F.conv2d, F.conv3d)
-"""What is computed from the stored entries alone."""
+"""The operations that are computed from the stored entries alone."""
 
 
 class SparseTensor(Tensor):
-    """Has the shape of the dense weight and the memory of its non-zeros.
+    """A tensor with the shape of the dense weight and the memory of its non-zeros.
 
-    A linear map or a convolution by it runs over the non-zeros. Anything else gets the dense tensor, made for that
-    operation alone. Gradients reach the stored values.
+    A linear map or a convolution by it runs over the non-zeros. Any other operation gets a dense tensor, which is made
+    for that operation alone. Gradients reach the stored values.
+
+    Attributes:
+        stored: the values of the non-zeros.
+        positions: their sorted positions in the flattened tensor.
     """
 
     stored: Tensor
@@ -30,20 +34,20 @@ class SparseTensor(Tensor):
 
     @staticmethod
     def of(values: Tensor, index: Tensor, shape: tuple[int, ...]) -> "SparseTensor":
-        """Values at the sorted flat positions ``index`` of a tensor of this shape.
+        """Build a tensor from values at the sorted flat positions ``index``.
 
         >>> SparseTensor.of(torch.tensor([5.0]), torch.tensor([2]), (2, 2)).dense()
         tensor([[0., 0.],
                 [5., 0.]])
         """
-        made: SparseTensor = Tensor._make_wrapper_subclass(
+        tensor: SparseTensor = Tensor._make_wrapper_subclass(
             SparseTensor, shape, dtype=values.dtype, device=values.device
         )
-        made.stored, made.positions = values, index
-        return made
+        tensor.stored, tensor.positions = values, index
+        return tensor
 
     def dense(self) -> Tensor:
-        """The whole tensor, zeros too."""
+        """Return the dense tensor, zeros included."""
         flat = self.stored.new_zeros(prod(self.shape))
         whole = flat.index_copy(0, self.positions.long(), self.stored).view(self.shape)
         sparse.watch(self.positions, whole, lambda gradient: gradient)
@@ -51,7 +55,7 @@ class SparseTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
-        """Whether the stored values do."""
+        """Whether the stored values require gradients."""
         return self.stored.requires_grad
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -59,7 +63,7 @@ class SparseTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run over the non-zeros where there is a way, else make the tensor dense."""
+        """Run over the non-zeros where an operation can do so, and make the tensor dense elsewhere."""
         kwargs = kwargs or {}
         if func in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -74,7 +78,7 @@ class SparseTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """What has gone round the rules above."""
+        """Make the tensor dense for operations that bypass ``__torch_function__``."""
         args, kwargs = tree_map(_dense_of, (args, kwargs or {}))
         return func(*args, **kwargs)
 

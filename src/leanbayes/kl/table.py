@@ -49,8 +49,8 @@ def table(
         priors: priors by name; by default those of Nazarovs et al. 2021, Table 1.
 
     >>> rows = table(priors={"Normal": TABLE_1["Normal"]})
-    >>> [(row.d_p, row.method) for row in rows if row.posterior in ("Normal", "Horseshoe")]
-    [(5, 'exact'), (None, 'infinite')]
+    >>> [(row.posterior, row.d_p, row.method) for row in rows if row.posterior in ("Normal", "Horseshoe")]
+    [('Horseshoe', None, 'infinite'), ('Normal', 5, 'exact')]
     """
     families = {name: make() for name, make in FAMILIES.items()} if posteriors is None else posteriors
     laws = TABLE_1 if priors is None else priors
