@@ -249,7 +249,7 @@ def test_gradients_of_a_convolution_with_everything_random() -> None:
 
     def run(*t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         found = F.conv1d(*(random(m, v) for m, v in zip(t[:3], t[3:], strict=True)), padding=1, groups=2)
-        return found.expected, found.variance, found.shared
+        return found.expected, found.variance, found.correlations.positions
 
     assert torch.autograd.gradcheck(run, [t.requires_grad_() for t in tensors], fast_mode=True)
 

@@ -1,8 +1,8 @@
-"""A tensor that is known by its mean and variance."""
+"""`MomentTensor`: a tensor of random numbers, each known by its mean and variance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -10,25 +10,21 @@ from torch.utils._pytree import tree_leaves
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
+from leanbayes.propagate.moments.correlations import INDEPENDENT, Averages, Correlations, Noise
 from leanbayes.propagate.registry import Registry
 
 __all__ = [
     "KERNELS",
     "ORDERS",
     "POSITIONS",
-    "RULES",
-    "Averages",
     "MomentTensor",
     "Setting",
-    "Ties",
     "expected_of",
     "first_random",
     "missing",
     "only_first",
-    "parts_of",
+    "variance_of",
 ]
-
-RULES = Registry("moments")
 
 KERNELS = ("exact", "box")
 ORDERS = ("gaussian", "taylor")
@@ -37,15 +33,17 @@ POSITIONS = ("split", "shared", "independent")
 
 @dataclass(frozen=True)
 class Setting:
-    """How moments pass through one call of a model; every tensor of the call carries it.
+    """How moments pass through one call of a model. Every tensor of the call carries the same setting.
 
     Args:
-        order: "gaussian": the moments of an activation of a Gaussian; "taylor": first order (002, eq. 4, 5).
-        positions: how positions that share a random filter are taken; see `leanbayes.propagate.moments.shared`.
-        model: whose modules name the place of an error.
-        examples: the axis that holds the examples where a linear layer is met; attention in torch moves it.
-        rank: how many factors units have in common; see `leanbayes.propagate.moments.ties`. 0: none.
-        kernels: how a convolution takes a variance; see `leanbayes.propagate.moments.boxes`.
+        order: "gaussian" gives the moments of an activation of a Gaussian number; "taylor" gives first-order
+            approximations (VDP++, eq. 4 and 5).
+        positions: How positions that share a random filter are treated; see
+            `leanbayes.propagate.moments.correlations`.
+        model: The model whose modules an error names.
+        examples: The axis that holds the examples where a linear layer is met. Torch's attention moves that axis.
+        rank: How many factors the units of a layer have in common; 0 treats units as independent.
+        kernels: How a convolution computes a variance; see `leanbayes.propagate.moments.rules.linear`.
     """
 
     order: str = "gaussian"
@@ -63,81 +61,83 @@ class Setting:
         if self.kernels not in KERNELS:
             raise UnknownName.of("kernels of variances", self.kernels, KERNELS)
         if self.rank < 0:
-            raise InputError(f"rank must not be negative, got {self.rank}; 0 takes units as independent")
-
-
-class Ties(NamedTuple):
-    """What ties entries of a tensor to each other; see `leanbayes.propagate.moments.ties`.
-
-    ``loadings`` (factors, ...) has length 1 where it is the same for all positions; ``near`` is, of the variance that
-    is not shared by all positions, the fraction that neighbours share.
-    """
-
-    loadings: Tensor | None
-    near: Tensor | None
-
-
-class Averages(NamedTuple):
-    """Means over the positions of each example and channel, (examples, channels, 1, …): of μ, μ² and σ²."""
-
-    mean: Tensor | None
-    square: Tensor | None
-    variance: Tensor
+            raise InputError(f"rank must not be negative, got {self.rank}; use rank=0 to treat units as independent")
 
 
 class MomentTensor(Tensor):
-    """Random numbers by their mean ``expected`` and ``variance``, entry by entry. It has no storage of its own.
+    """Random numbers, each known by its mean ``expected`` and its ``variance``.
 
-    ``shared`` is the fraction of the variance that entries have in common along the axes where it has length 1;
-    None where nothing is. No values can be read by accident: what has no rule raises `MissingRule`.
+    The tensor has no storage of its own, so nobody can read values from it by accident: an operation that has no rule
+    raises `MissingRule`.
+
+    Attributes:
+        expected: The means.
+        variance: The variances.
+        correlations: What the entries share.
+        averages: Means over positions, where a sweep over memory has left them.
+        setting: How moments pass through this call of the model.
+        weight: The random weight that this tensor stands for, if it stands for one.
+        remake: Computes mean and variance again from tensors that the backward pass keeps anyway; None if unknown.
+        memory: Counts writes in place; a tensor and its views have one memory.
+        version: The count when this tensor was made. A view with an old version is stale.
     """
 
-    rules = RULES
+    rules: Registry
     expected: Tensor
-    shared: Tensor | None
-    ties: Ties | None
+    correlations: Correlations
     averages: Averages | None
     setting: Setting
     weight: RandomWeight | None
+    remake: Callable[[], tuple[Tensor, Tensor]] | None
     memory: Memory
     version: int
 
     @staticmethod
-    def of(expected: Tensor, variance: Tensor, shared: Tensor | None, setting: Setting) -> "MomentTensor":
-        """Join mean, variance and the fraction that is shared."""
-        made: MomentTensor = Tensor._make_wrapper_subclass(
+    def of(
+        expected: Tensor,
+        variance: Tensor,
+        correlations: Correlations | None,
+        setting: Setting,
+        averages: Averages | None = None,
+    ) -> "MomentTensor":
+        """Make a tensor from means, variances and what the entries share; None says that they share nothing."""
+        tensor: MomentTensor = Tensor._make_wrapper_subclass(
             MomentTensor, expected.shape, dtype=expected.dtype, device=expected.device
         )
-        made.setting, made.memory, made.weight = setting, Memory(), None
-        made._fill(expected, variance, shared)
-        return made
+        tensor.setting, tensor.memory, tensor.weight = setting, Memory(), None
+        tensor._fill(expected, variance, INDEPENDENT if correlations is None else correlations, averages)
+        return tensor
 
     @staticmethod
     def of_weight(weight: RandomWeight, setting: Setting) -> "MomentTensor":
-        """A random weight; its variance is made when a rule asks for it, so that not all exist at once."""
-        made: MomentTensor = Tensor._make_wrapper_subclass(
+        """Make a tensor that stands for a random weight.
+
+        Its variance is computed only when a rule asks for it, so that the variances of all weights never exist at once.
+        """
+        tensor: MomentTensor = Tensor._make_wrapper_subclass(
             MomentTensor, weight.mean.shape, dtype=weight.mean.dtype, device=weight.mean.device
         )
-        made.setting, made.memory, made.weight = setting, Memory(), weight
-        made._fill(weight.mean, None, None)
-        return made
+        tensor.setting, tensor.memory, tensor.weight = setting, Memory(), weight
+        tensor._fill(weight.mean, None, INDEPENDENT, None)
+        return tensor
 
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "MomentTensor":
-        """The weight whose stored entries this one is."""
+        """Return the weight of this shape whose stored entries, at the flat positions ``index``, are this tensor."""
         assert self.weight is not None
         return MomentTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
 
-    def like(self, expected: Tensor, variance: Tensor, shared: Tensor | None = None) -> "MomentTensor":
-        """Other moments under the same setting."""
-        return MomentTensor.of(expected, variance, shared, self.setting)
-
-    def tied(self, ties: Ties | None) -> "MomentTensor":
-        """Itself, with these ties."""
-        self.ties = ties
-        return self
+    def like(
+        self,
+        expected: Tensor,
+        variance: Tensor,
+        correlations: Correlations | None = None,
+        averages: Averages | None = None,
+    ) -> "MomentTensor":
+        """Return a tensor with other moments and the same setting."""
+        return MomentTensor.of(expected, variance, correlations, self.setting, averages)
 
     def view_of(self, base: "MomentTensor") -> "MomentTensor":
-        """Itself, known as a view of ``base``: writing to one makes the other stale."""
+        """Mark this tensor as a view of ``base``, so that a write to one makes the other stale, and return it."""
         self.memory, self.version = base.memory, base.version
         return self
 
@@ -149,23 +149,27 @@ class MomentTensor(Tensor):
             return self.weight.variance()
         return self._variance
 
-    def _fill(self, expected: Tensor, variance: Tensor | None, shared: Tensor | None) -> None:
-        self.expected, self._variance, self.shared = expected, variance, shared
-        self.remake: Callable[[], tuple[Tensor, Tensor]] | None = None  # both again, from what is kept anyway
-        self.ties = self.averages = None
+    @property
+    def noise(self) -> Noise:
+        """The variances with their averages, as the methods of `Correlations` take them."""
+        return Noise(self.variance, self.averages)
+
+    def _fill(
+        self, expected: Tensor, variance: Tensor | None, correlations: Correlations, averages: Averages | None
+    ) -> None:
+        self.expected, self._variance, self.correlations, self.averages = expected, variance, correlations, averages
+        self.remake = None
         self.version = self.memory.version
 
     def overwrite(self, other: "MomentTensor") -> None:
-        """Take the moments of another; views of this one become stale."""
+        """Take over the moments of another tensor. Views of this tensor become stale."""
         self.memory.version += 1
-        self._fill(other.expected, other.variance, other.shared)
+        self._fill(other.expected, other.variance, other.correlations, other.averages)
         self.weight = None
-        self.averages = other.averages
-        self.tied(other.ties)
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
-        """Whether the mean or the variance does."""
+        """Whether the mean or the variance requires a gradient."""
         if self._variance is None:
             assert self.weight is not None
             raw = self.weight.rho if self.weight.rho is not None else self.weight.spread
@@ -185,31 +189,29 @@ class MomentTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Nothing may go round the rules."""
+        """Refuse operations that bypass the rules."""
         refuse_kernel(MomentTensor, func, args, kwargs)
 
 
 def expected_of(value: Any) -> Any:
-    """The mean of a random tensor; anything else as it is."""
+    """Return the mean of a random tensor, and anything else unchanged."""
     return value.expected if isinstance(value, MomentTensor) else value
 
 
-def parts_of(value: Any) -> tuple[Any, Tensor | None, Tensor | None]:
-    """Mean, variance and shared fraction; the last two are None for anything plain."""
-    if isinstance(value, MomentTensor):
-        return value.expected, value.variance, value.shared
-    return value, None, None
+def variance_of(value: Any) -> Tensor | None:
+    """Return the variance of a random tensor, and None for anything else."""
+    return value.variance if isinstance(value, MomentTensor) else None
 
 
 def first_random(*values: Any) -> MomentTensor:
-    """The first argument that is random: its setting is the setting of the call."""
+    """Return the first argument that is random; its setting is the setting of the call."""
     return next(value for value in values if isinstance(value, MomentTensor))
 
 
 def only_first(operation: Any, values: Any) -> MomentTensor:
-    """The first of a rule's arguments, if no other is random."""
+    """Return the first of a rule's arguments; raise `MissingRule` if another argument is random."""
     random = [leaf for leaf in tree_leaves(values) if isinstance(leaf, MomentTensor)]
     if len(random) != 1 or random[0] is not values[0]:
         missing(operation, random[0], "only its first argument may be random")
-    found: MomentTensor = random[0]
-    return found
+    first: MomentTensor = random[0]
+    return first

@@ -1,72 +1,71 @@
-"""Sums, differences, products and quotients, entry by entry; a random divisor has no moments, and no rule."""
+"""Sums, differences, products and quotients, entry by entry. A random divisor has no moments, and so no rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from leanbayes.propagate.linear_ops import Operation
-from leanbayes.propagate.moments.gaussian import integrate, taylor
-from leanbayes.propagate.moments.shared import mix, of_broadcast
+from leanbayes.propagate.moments.correlations import Averages, Correlations, Noise, Term
+from leanbayes.propagate.moments.kinds import RULES
+from leanbayes.propagate.moments.rules.activations import power
 from leanbayes.propagate.moments.tensor import (
-    RULES,
-    Averages,
     MomentTensor,
     expected_of,
     first_random,
     missing,
     only_first,
-    parts_of,
+    variance_of,
 )
-from leanbayes.propagate.moments.ties import scaled, summed
 
-__all__ = ["add", "divide", "masked_fill", "multiply", "negate", "power", "where"]
+__all__ = ["add", "divide", "masked_fill", "multiply", "negate", "where"]
 
 INDEPENDENT = "independent operands"
 _ADD = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__)
 _SUBTRACT = (torch.sub, Tensor.sub, Tensor.__sub__, torch.subtract, Tensor.subtract)
 _FROM = (torch.rsub, Tensor.__rsub__)
+Part = tuple[Tensor, Tensor | None]
 
 
 @RULES.rule(*_ADD, *_SUBTRACT, *_FROM, exact=True, assumes=INDEPENDENT)
 def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> MomentTensor:
-    """Var(x ± αy) = σ_x² + α²σ_y²; a tensor added to itself is doubled."""
+    """Var(x ± αy) = σ_x² + α²σ_y²; a tensor that is added to itself is doubled."""
     scale = {} if alpha == 1 else {"alpha": alpha}
     mean = operation(expected_of(input), expected_of(other), **scale)
     random = first_random(input, other)
     if input is other:
         factor = (1 + alpha) if operation in _ADD else (1 - alpha)
-        return random.like(mean, factor**2 * random.variance, random.shared).tied(random.ties)
-    left, right = (1, alpha) if operation not in _FROM else (alpha, 1)
-    parts, levels = [], []
-    for value, factor in ((input, left), (other, right)):
-        _, variance, shared = parts_of(value)
-        if variance is not None:
-            variance = variance if factor == 1 else factor**2 * variance
-            parts.append(of_broadcast((variance, shared), mean.shape, random.setting))
-            if value.averages is not None and value.shape == mean.shape:
-                levels.append((factor**2 * value.averages.variance, shared))
-    known = levels if len(levels) == len(parts) else None
-    found = _joined(random, mean, parts, known)
-    if known is not None:
-        found.averages = Averages(None, None, sum((part for part, _ in known[1:]), known[0][0]))
-    signs = (1, 1) if operation in _ADD else (-1, 1) if operation in _FROM else (1, -1)
-    factors = zip((input, other), (left * signs[0], right * signs[1]), strict=True)
-    terms = [(value, factor) for value, factor in factors if isinstance(value, MomentTensor)]
-    found.tied(summed(terms, found.variance, random.setting.rank, found.averages))
+        return random.like(mean, factor**2 * random.variance, random.correlations)
+    left, right = (1, alpha) if operation in _ADD else (-alpha, 1) if operation in _FROM else (1, -alpha)
+    terms = [(value, factor) for value, factor in ((input, left), (other, right)) if isinstance(value, MomentTensor)]
+    parts: list[Part] = []
+    levels: list[Part] = []  # the means of the parts over positions, where they are known
+    for value, factor in terms:
+        variance = value.variance if abs(factor) == 1 else factor**2 * value.variance
+        parts.append((variance, value.correlations.broadcast(variance, mean.shape, random.setting)))
+        if value.averages is not None and value.shape == mean.shape:
+            levels.append((factor**2 * value.averages.variance, value.correlations.positions))
+    averages = None
+    if len(levels) == len(parts):
+        averages = Averages(None, None, sum((level for level, _ in levels[1:]), levels[0][0]))
+    variance = _total(parts, mean)
+    fraction = Correlations.mixed(parts if averages is None else levels, mean.shape).positions
+    noisy = [Term(value.noise, value.correlations, factor) for value, factor in terms]
+    correlations = Correlations.summed(fraction, noisy, Noise(variance, averages), random.setting.rank)
+    result = random.like(mean, variance, correlations, averages)
     if operation in _ADD and alpha == 1:
-        found.remake = _again(input, other)
-    return found
+        result.remake = _summed_again(input, other)
+    return result
 
 
-def _again(*summands: Any) -> Callable[[], tuple[Tensor, Tensor]] | None:
-    """Mean and variance of a sum once more, if a summand can be made again; the others are kept anyway."""
+def _summed_again(*summands: Any) -> Callable[[], tuple[Tensor, Tensor]] | None:
+    """Return what computes mean and variance of a sum again, if a summand can be; the backward pass keeps the other."""
     if not all(isinstance(value, MomentTensor) for value in summands) or summands[0].shape != summands[1].shape:
         return None
     if all(value.remake is None for value in summands):
         return None
-    left, right = (value.remake or _kept(value.expected.detach(), value.variance.detach()) for value in summands)
+    left, right = (value.remake or _known(value.expected.detach(), value.variance.detach()) for value in summands)
 
     def again() -> tuple[Tensor, Tensor]:
         (x, x_variance), (y, y_variance) = left(), right()
@@ -75,7 +74,7 @@ def _again(*summands: Any) -> Callable[[], tuple[Tensor, Tensor]] | None:
     return again
 
 
-def _kept(*parts: Tensor) -> Callable[[], Any]:
+def _known(*parts: Tensor) -> Callable[[], Any]:
     return lambda: parts
 
 
@@ -85,24 +84,20 @@ def _kept(*parts: Tensor) -> Callable[[], Any]:
     assumes=INDEPENDENT,
 )
 def multiply(operation: Operation, input: Any, other: Any) -> MomentTensor:
-    """Var(xy) = x²σ_y² + y²σ_x² + σ_x²σ_y² (002, eq. 7); a tensor times itself is squared."""
+    """Var(xy) = x²σ_y² + y²σ_x² + σ_x²σ_y² (VDP++, eq. 7); a tensor times itself is squared."""
     if input is other:
         squared: MomentTensor = power(torch.pow, input, 2)
         return squared
-    (x, x_variance, x_shared), (y, y_variance, y_shared) = parts_of(input), parts_of(other)
+    x, y, x_variance, y_variance = expected_of(input), expected_of(other), variance_of(input), variance_of(other)
     mean = operation(x, y)
     random = first_random(input, other)
-    parts = []
+    parts: list[Part] = []
     if x_variance is not None:
-        parts.append((x_variance * y**2, x_shared, x_variance))
+        parts.append((x_variance * y**2, input.correlations.broadcast(x_variance, mean.shape, random.setting)))
     if y_variance is not None:
-        parts.append((y_variance * (x**2 if x_variance is None else x**2 + x_variance), y_shared, y_variance))
-    known = [(v, of_broadcast((own, shared), mean.shape, random.setting)[1]) for v, shared, own in parts]
-    found = _joined(random, mean, known)
-    if len(parts) == 2 or random.shape != mean.shape:
-        return found
-    factor = y if random is input else x
-    return found.tied(scaled(random, factor, found.variance))
+        second = x**2 if x_variance is None else x**2 + x_variance
+        parts.append((y_variance * second, other.correlations.broadcast(y_variance, mean.shape, random.setting)))
+    return _scaled(random, y if random is input else x, mean, parts)
 
 
 @RULES.rule(
@@ -115,39 +110,30 @@ def divide(operation: Operation, input: MomentTensor, other: Any, *, rounding_mo
     if isinstance(other, MomentTensor) or rounding_mode is not None:
         missing(operation, first_random(input, other), "the divisor must not be random, nor the result be rounded")
     mean = operation(input.expected, other)
-    variance, shared = of_broadcast((input.variance, input.shared), mean.shape, input.setting)
-    found = _joined(input, mean, [(variance / other**2, shared)])
-    if input.shape != mean.shape:
-        return found
-    return found.tied(scaled(input, 1 / other, found.variance))
+    fraction = input.correlations.broadcast(input.variance, mean.shape, input.setting)
+    return _scaled(input, 1 / other, mean, [(input.variance / other**2, fraction)])
+
+
+def _scaled(x: MomentTensor, factor: Any, mean: Tensor, parts: Sequence[Part]) -> MomentTensor:
+    """Return ``factor``·x; what units share passes if the factor is not random and x is not broadcast."""
+    variance, correlations = _total(parts, mean), Correlations.mixed(parts, mean.shape)
+    if len(parts) == 1 and x.shape == mean.shape:
+        scaled = x.correlations.scaled(factor, x.noise, Noise(variance))
+        correlations = scaled.with_positions(correlations.positions)
+    return x.like(mean, variance, correlations)
+
+
+def _total(parts: Sequence[Part], mean: Tensor) -> Tensor:
+    return sum((part for part, _ in parts[1:]), parts[0][0]).expand(mean.shape).to(mean.dtype)
 
 
 @RULES.rule(torch.neg, Tensor.neg, torch.negative, Tensor.negative, exact=True)
 def negate(operation: Operation, input: Any) -> MomentTensor:
-    """-z."""
-    result: MomentTensor = input.like(operation(input.expected), input.variance, input.shared)
-    return result.tied(scaled(input, -1.0, input.variance))
-
-
-@RULES.rule(
-    *(torch.pow, Tensor.pow, Tensor.__pow__, torch.square, Tensor.square),
-    exact=True,
-    assumes="a Gaussian input and an exponent of 2; others by quadrature",
-)
-def power(operation: Operation, input: Any, exponent: Any = 2) -> MomentTensor:
-    """E z² = μ² + σ², Var z² = 4μ²σ² + 2σ⁴."""
-    x = only_first(operation, (input, exponent))
-
-    def function(z: Tensor) -> Tensor:
-        return torch.pow(z, exponent)
-
-    if x.setting.order == "taylor":
-        return x.like(*taylor(function, x.expected, x.variance), x.shared)
-    if exponent == 2:
-        shift, variance = x.variance, 4 * x.expected.square() * x.variance + 2 * x.variance.square()
-    else:
-        shift, variance = integrate(function, x.expected, x.variance)
-    return x.like(function(x.expected) + shift, variance, x.shared)
+    """Of −z: the same variance, and loadings of the other sign."""
+    result: MomentTensor = input.like(
+        operation(input.expected), input.variance, input.correlations.scaled(-1.0, input.noise, Noise(input.variance))
+    )
+    return result
 
 
 @RULES.rule(torch.masked_fill, Tensor.masked_fill, exact=True, assumes="a plain mask and a plain value")
@@ -155,13 +141,13 @@ def masked_fill(operation: Operation, input: Any, mask: Any, value: Any) -> Mome
     """What is filled in is not random."""
     x = only_first(operation, (input, mask, value))
     mean = operation(x.expected, mask, value)
-    variance, shared = of_broadcast((x.variance, x.shared), mean.shape, x.setting)
-    return x.like(mean, variance.masked_fill(mask, 0), shared)
+    fraction = x.correlations.broadcast(x.variance, mean.shape, x.setting)
+    return x.like(mean, x.variance.masked_fill(mask, 0), Correlations(fraction))
 
 
 @RULES.rule(torch.where, Tensor.where, exact=True, assumes="a plain condition")
 def where(operation: Operation, first: Any, second: Any, third: Any) -> MomentTensor:
-    """Chosen entry by entry; the spelling of the method has the condition second."""
+    """Each entry is chosen from one of two tensors; the method ``Tensor.where`` has the condition second."""
     condition, a, b = (second, first, third) if operation is Tensor.where else (first, second, third)
     random = first_random(condition, a, b)
     if isinstance(condition, MomentTensor):
@@ -170,11 +156,8 @@ def where(operation: Operation, first: Any, second: Any, third: Any) -> MomentTe
     zero = mean.new_zeros(())
     variances = [value.variance if isinstance(value, MomentTensor) else zero for value in (a, b)]
     variance = torch.where(condition, variances[0], variances[1]).expand(mean.shape)
-    same = all(parts_of(value)[1] is None or value.shape == mean.shape for value in (a, b))
-    parts = [(value.variance, value.shared) for value in (a, b) if isinstance(value, MomentTensor)]
-    return random.like(mean, variance, mix(parts, mean.shape) if same else None)
-
-
-def _joined(random: MomentTensor, mean: Tensor, parts: Any, levels: Any = None) -> MomentTensor:
-    variance = sum((part for part, _ in parts[1:]), parts[0][0])
-    return random.like(mean, variance.expand(mean.shape).to(mean.dtype), mix(levels or parts, mean.shape))
+    choices = [value for value in (a, b) if isinstance(value, MomentTensor)]
+    if any(value.shape != mean.shape for value in choices):
+        return random.like(mean, variance)
+    parts = [(value.variance, value.correlations.positions) for value in choices]
+    return random.like(mean, variance, Correlations.mixed(parts, mean.shape))

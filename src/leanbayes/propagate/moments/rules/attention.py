@@ -1,4 +1,4 @@
-"""Attention: scores, softmax and the weighted sum of values, each by its own rule."""
+"""Attention: the scores, the softmax and the weighted sum of values, each by its own rule."""
 
 import math
 import types
@@ -12,7 +12,9 @@ from torch.utils._pytree import tree_map
 
 from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor, Ties, expected_of
+from leanbayes.propagate.moments.correlations import Correlations
+from leanbayes.propagate.moments.kinds import RULES
+from leanbayes.propagate.moments.tensor import MomentTensor, expected_of
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
@@ -31,7 +33,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> MomentTensor:
-    """softmax(q kᵀ s + mask) v."""
+    """Of softmax(q kᵀ s + mask) v."""
     arguments = (query, key, value, attn_mask)
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
@@ -50,21 +52,23 @@ def scaled_dot_product_attention(
     if dropout_p > 0:
         return attended
     mean = operation(*map(expected_of, arguments), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-    return attended.like(mean, attended.variance, attended.shared).tied(_of_values(value, attended.variance))
+    units = _units_of_values(value, attended.variance)
+    return attended.like(mean, attended.variance, Correlations(attended.correlations.positions, None, units))
 
 
-def _of_values(value: Any, variance: Tensor) -> Ties | None:
-    """Weights sum to 1: what all tokens have in common passes as it is."""
-    loadings = None if not isinstance(value, MomentTensor) or value.ties is None else value.ties.loadings
-    if loadings is None or loadings.shape[-2] != 1:
+def _units_of_values(value: Any, variance: Tensor) -> Tensor | None:
+    """Return the loadings after attention: its weights sum to 1, so noise that all tokens share passes unchanged."""
+    units = value.correlations.units if isinstance(value, MomentTensor) else None
+    if units is None or units.shape[-2] != 1:
         return None
     before, after = value.variance.mean(-2, keepdim=True), variance.mean(-2, keepdim=True)
-    return Ties(loadings * SafeSqrt.apply(before / torch.where(after > 0, after, 1)).clamp_max(1), None)
+    loadings: Tensor = units * SafeSqrt.apply(before / torch.where(after > 0, after, 1)).clamp_max(1)
+    return loadings
 
 
 @RULES.rule(F.multi_head_attention_forward, exact=False, assumes=ASSUMES)
 def multi_head_attention_forward(operation: Operation, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
-    """torch's own code for it, each of whose operations has a rule. It has tokens first, examples second."""
+    """Torch's own code, each of whose operations has a rule. It keeps the tokens first and the examples second."""
     moved = tree_map(lambda value: _with_examples(value, 1), (args, kwargs))
     return tree_map(lambda value: _with_examples(value, 0), _body(*moved[0], **moved[1]))
 
@@ -73,13 +77,13 @@ def _with_examples(value: Any, axis: int) -> Any:
     if not isinstance(value, MomentTensor):
         return value
     setting = replace(value.setting, examples=axis)
-    return MomentTensor.of(value.expected, value.variance, value.shared, setting).tied(value.ties)
+    return MomentTensor.of(value.expected, value.variance, value.correlations, setting)
 
 
 _source: Any = F.multi_head_attention_forward
 _body = types.FunctionType(
     _source.__code__,
-    {**_source.__globals__, "has_torch_function": lambda _: False},  # else it would hand over to us again
+    {**_source.__globals__, "has_torch_function": lambda _: False},  # otherwise it would call this rule again
     _source.__name__,
     _source.__defaults__,
     _source.__closure__,

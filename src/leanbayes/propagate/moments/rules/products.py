@@ -1,4 +1,4 @@
-"""Products that sum over axes: matmul, bmm, einsum of two operands, and the sums of a product and a tensor."""
+"""Products that sum over axes: matmul, bmm, einsum of two operands, a product plus a tensor, and bilinear maps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,22 +9,21 @@ from torch import Tensor
 
 from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
+from leanbayes.propagate.moments.correlations import Correlations, LinearMap
+from leanbayes.propagate.moments.kinds import RULES
 from leanbayes.propagate.moments.rules.arithmetic import add
-from leanbayes.propagate.moments.shared import common_axes, linear_fraction, ratio
-from leanbayes.propagate.moments.spread import Dense
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor, expected_of, first_random, missing, parts_of
-from leanbayes.propagate.moments.tied_layer import Layer, tie
+from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, first_random, missing, variance_of
 
-__all__ = ["add_product", "einsum", "matmul"]
+__all__ = ["add_product", "bilinear", "einsum", "matmul"]
 
-INDEPENDENT = "independent entries of both operands, or positions with a shared part"
+ASSUMES = "independent entries of both operands, or positions with a shared part"
 Axes = tuple[int, ...]
 
 
 @RULES.rule(
     *(torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__, torch.bmm, Tensor.bmm, torch.mm, Tensor.mm),
     exact=True,
-    assumes=INDEPENDENT,
+    assumes=ASSUMES,
 )
 def matmul(operation: Operation, input: Any, other: Any) -> MomentTensor:
     """Var Σ ab = Σ (a² + σ_a²)σ_b² + Σ σ_a² b²."""
@@ -32,28 +31,43 @@ def matmul(operation: Operation, input: Any, other: Any) -> MomentTensor:
     a, b = (other, input) if operation is Tensor.__rmatmul__ else (input, other)
     if a.dim() < 2 or b.dim() < 2:
         return _contract(torch.matmul, mean, a, b, ((), ()), ((), ()))
-    found = _contract(
-        torch.matmul, mean, a, b, ((a.dim() - 1,), (b.dim() - 2,)), ((mean.dim() - 2,), (mean.dim() - 1,))
+    summed, free = ((a.dim() - 1,), (b.dim() - 2,)), ((mean.dim() - 2,), (mean.dim() - 1,))
+    product = _contract(torch.matmul, mean, a, b, summed, free)
+    if b.dim() > 2 or a.dim() == 2:
+        return product
+    layer = _as_layer(a, b, product.setting.examples)
+    return product.like(mean, *Correlations.linear(product.variance, layer, product.setting))
+
+
+def _as_layer(a: Any, b: Any, examples: int) -> LinearMap:
+    """Return a·b, where one matrix b meets all positions of a, as the linear layer that it is."""
+    weight, w_variance = expected_of(b).mT, variance_of(b)
+    random = isinstance(a, MomentTensor)
+    return LinearMap(
+        input=expected_of(a),
+        noise=a.noise if random else None,
+        correlations=a.correlations if random else Correlations(),
+        weight=weight,
+        square=weight.square(),
+        fold_variance=None if w_variance is None else lambda _: w_variance.mT,
+        bias_variance=None,
+        channel=a.dim() - 1,
+        axes=tuple(axis for axis in range(a.dim() - 1) if axis != examples),
+        at_one_position=F.linear,
+        shares=weight.new_ones(1),
     )
-    if b.dim() == 2 and a.dim() > 2:  # one matrix for all positions, as a linear layer has
-        w, w_variance, _ = parts_of(b)
-        variance = None if w_variance is None else Dense(w_variance.mT)
-        square = w.mT.square()
-        found.shared = linear_fraction(F.linear, found.setting, parts_of(a), (square, variance), None)
-        return tie(found, Layer(F.linear, a, w.mT, square, variance, None))
-    return found
 
 
-@RULES.rule(torch.baddbmm, Tensor.baddbmm, torch.addmm, Tensor.addmm, exact=True, assumes=INDEPENDENT)
+@RULES.rule(torch.baddbmm, Tensor.baddbmm, torch.addmm, Tensor.addmm, exact=True, assumes=ASSUMES)
 def add_product(operation: Operation, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> MomentTensor:
-    """β·input + α·ab."""
+    """Of β·input + α·ab."""
     mean = operation(*map(expected_of, (input, a, b)), beta=beta, alpha=alpha)
     product = torch.matmul(a, b) * alpha
-    found: MomentTensor = add(torch.add, product, input if beta == 1 else input * beta)
-    return found.like(mean, found.variance, found.shared)
+    total: MomentTensor = add(torch.add, product, input if beta == 1 else input * beta)
+    return total.like(mean, total.variance, total.correlations.positions_alone())
 
 
-@RULES.rule(torch.einsum, exact=True, assumes=INDEPENDENT + "; two operands, none repeating a letter")
+@RULES.rule(torch.einsum, exact=True, assumes=ASSUMES + "; two operands, none repeating a letter")
 def einsum(operation: Operation, equation: Any, *operands: Any) -> MomentTensor:
     """As for matmul, with the axes that the letters name."""
     values = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
@@ -75,33 +89,48 @@ def einsum(operation: Operation, equation: Any, *operands: Any) -> MomentTensor:
 def _contract(
     apply: Callable[[Any, Any], Tensor], mean: Tensor, a: Any, b: Any, summed: tuple[Axes, ...], free: tuple[Axes, ...]
 ) -> MomentTensor:
-    """The moments of a product. Where an operand's positions are summed over, their shared part adds as one number."""
-    (x, x_variance, x_shared), (y, y_variance, y_shared) = parts_of(a), parts_of(b)
+    """Return the moments of a product. Where it sums over an operand's positions, their shared part adds as one number.
+
+    ``summed`` are, for each operand, its axes that are summed over; ``free`` are, for each operand, the axes of the
+    product that come from it alone.
+    """
     axes: Axes = ()
     total, common = None, None
-    for flipped, (value, spread), (other, noise, shared) in (
-        (False, (x, x_variance), (y, y_variance, y_shared)),
-        (True, (y, y_variance), (x, x_variance, x_shared)),
-    ):
-        if noise is None:
+    for flipped, value, other in ((False, a, b), (True, b, a)):
+        if not isinstance(other, MomentTensor):
             continue
+        mean_of_value, spread, noise = expected_of(value), variance_of(value), other.variance
+        rho = other.correlations.positions
 
         def product(one: Tensor, two: Tensor, flipped: bool = flipped) -> Tensor:
             return apply(two, one) if flipped else apply(one, two)
 
-        second = value.square()
+        second = mean_of_value.square()
         if spread is not None and not flipped:
-            second = second + spread  # the product of both variances, once
-        if shared is not None and set(common_axes(other.shape, shared)) & set(summed[1 - flipped]):
-            part = product(second, (1 - shared) * noise)
-            together = product(value, SafeSqrt.apply(shared * noise)).square()
+            second = second + spread  # the product of both variances counts once
+        if rho is not None and set(other.correlations.common_axes(other.shape)) & set(summed[1 - flipped]):
+            part = product(second, (1 - rho) * noise)
+            together = product(mean_of_value, SafeSqrt.apply(rho * noise)).square()
             if spread is not None and not flipped:
-                part = part + product(spread, shared * noise)
+                part = part + product(spread, rho * noise)
             part = part + together
             common, axes = together if common is None else common + together, free[flipped]
         else:
             part = product(second, noise)
         total = part if total is None else total + part
     assert total is not None
-    random = first_random(a, b)
-    return random.like(mean, total.clamp_min(0), None if common is None else ratio(common, total, axes))
+    return first_random(a, b).like(mean, total.clamp_min(0), Correlations.contracted(common, total, axes))
+
+
+@RULES.linear(F.bilinear, exact=True, assumes="as for linear; the two inputs are not random")
+def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> tuple[Tensor, Tensor]:
+    """Of y_o = x₁ᵀ W_o x₂ + b_o: the variance by the same operation on squares."""
+    random = first_random(input1, input2, weight, bias)
+    if isinstance(input1, MomentTensor) or isinstance(input2, MomentTensor):
+        missing(operation, random, "its inputs may not be random, only weight and bias")
+    w_variance, b_variance = variance_of(weight), variance_of(bias)
+    mean = operation(input1, input2, expected_of(weight), expected_of(bias))
+    if w_variance is not None:
+        return mean, operation(input1.square(), input2.square(), w_variance, b_variance)
+    assert b_variance is not None
+    return mean, b_variance.expand_as(mean)

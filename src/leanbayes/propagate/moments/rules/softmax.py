@@ -1,4 +1,4 @@
-"""Softmax and log-softmax to first order, with the full Jacobian (002, eq. 8, 9)."""
+"""Softmax and log-softmax to first order, with the full Jacobian (VDP++, eq. 8 and 9)."""
 
 from typing import Any
 
@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.propagate.linear_ops import Operation
-from leanbayes.propagate.moments.tensor import RULES, MomentTensor
+from leanbayes.propagate.moments.correlations import Correlations
+from leanbayes.propagate.moments.kinds import RULES
+from leanbayes.propagate.moments.tensor import MomentTensor
 
 __all__ = ["log_softmax", "softmax"]
 
@@ -16,22 +18,22 @@ ASSUMES = "independent inputs; first order, so small variances"
 
 @RULES.rule(F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax, exact=False, assumes=ASSUMES)
 def softmax(operation: Operation, input: Any, dim: int | None = None, *args: Any, **kwargs: Any) -> MomentTensor:
-    """Var_i = p_i² [(1-p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²]."""
+    """Var_i = p_i² [(1 − p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²]."""
     mean = operation(input.expected, dim, *args, **kwargs)
     return _result(input, mean, mean.square() * _spread(mean, input.variance, dim), dim)
 
 
 @RULES.rule(F.log_softmax, torch.log_softmax, Tensor.log_softmax, exact=False, assumes=ASSUMES)
 def log_softmax(operation: Operation, input: Any, dim: int | None = None, *args: Any, **kwargs: Any) -> MomentTensor:
-    """Var_i = (1-p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²."""
+    """Var_i = (1 − p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²."""
     mean = operation(input.expected, dim, *args, **kwargs)
     return _result(input, mean, _spread(mean.exp(), input.variance, dim), dim)
 
 
 def _spread(p: Tensor, variance: Tensor, dim: int | None) -> Tensor:
-    each = p.square() * variance
-    axis = _axis(p, dim)
-    return (1 - p).square() * variance + (each.sum(axis, keepdim=True) - each).clamp_min(0)
+    weighted = p.square() * variance
+    others = (weighted.sum(_axis(p, dim), keepdim=True) - weighted).clamp_min(0)
+    return (1 - p).square() * variance + others
 
 
 def _axis(value: Tensor, dim: int | None) -> int:
@@ -39,6 +41,7 @@ def _axis(value: Tensor, dim: int | None) -> int:
 
 
 def _result(x: MomentTensor, mean: Tensor, variance: Tensor, dim: int | None) -> MomentTensor:
-    axis = _axis(mean, dim)
-    kept = x.shared is not None and x.shared.shape[axis] == mean.shape[axis]  # what all have in common cancels
-    return x.like(mean, variance, x.shared if kept else None)
+    """Return the result; softmax does not change if all its inputs move together, so their common noise is gone."""
+    axis, rho = _axis(mean, dim), x.correlations.positions
+    left = rho if rho is not None and rho.shape[axis] == mean.shape[axis] else None
+    return x.like(mean, variance, Correlations(left))
