@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from leanbayes._provenance import surroundings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +40,6 @@ def timing(name: str, times: list[float], base: list[float]) -> dict[str, float]
 def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
     """Write results with what is needed to repeat them."""
     record = {"command": "python " + " ".join(_own_arguments()), **surroundings("benchmarks"), "settings": settings}
-    record["machine"]["threads"] = torch.get_num_threads()
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record | {"results": results}, indent=2) + "\n")
     print(f"written to {out.name}")

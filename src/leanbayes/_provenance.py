@@ -21,6 +21,7 @@ def surroundings(*folders: str) -> dict[str, Any]:
         "machine": {
             "platform": platform.platform(),
             "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
             "python": platform.python_version(),
             "torch": str(torch.__version__),
         },

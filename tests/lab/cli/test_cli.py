@@ -182,13 +182,14 @@ def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path, monkey
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
-    while not (tmp_path / "run" / "results.json").exists() and process.poll() is None:
+    first_run = tmp_path / "run" / "runs" / "deterministic-0.json"
+    while not first_run.exists() and process.poll() is None:
         time.sleep(0.01)
     process.kill()
     process.wait()
-    first = json.loads((tmp_path / "run" / "results.json").read_text())
+    first = json.loads(first_run.read_text())
     found = json.loads(shell(*command, "--json", folder=tmp_path))
-    assert found["methods"][0]["runs"] == first["methods"][0]["runs"]
+    assert found["methods"][0]["runs"] == [{key: first[key] for key in ("seed", "metrics", "cost")}]
     assert [row["name"] for row in found["methods"]] == ["deterministic", "partial"]
     assert found["command"].startswith("leanbayes compare --methods deterministic partial")
     page = (tmp_path / "run" / "report.html").read_text()

@@ -1,53 +1,31 @@
 """Methods side by side: nothing is lost, nothing is done twice, and every figure has its arrays."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor
 
 import leanbayes as lb
-from leanbayes.evaluation.cost import training_flops
-from leanbayes.lab.compare import Event, compare, judge, kind_of
-from leanbayes.lab.recipes import Budget, Recipe, Run, parse, prepare
+from leanbayes.lab.compare import Event, Protocol, compare
+from leanbayes.lab.recipes import Budget, parse
+from leanbayes.lab.report import comparison_table, write_report
+from leanbayes.metrics import METRICS, Metric, mean_of
+from leanbayes.prediction import Prediction
 from tests import tasks
+from tests.lab.compare.cases import BUDGET, CALLS, Broken, Counted, named
 
-BUDGET = Budget(epochs=4, batch_size=30, lr=2e-2)
-
-
-def named(*specs: str) -> dict[str, Recipe]:
-    return {spec: parse(spec) for spec in specs}
-
-
-@dataclass(frozen=True)
-class Broken(Recipe):
-    name = "broken"
-
-    def train(self, task: Any, run: Run) -> nn.Module:
-        raise lb.errors.NonFinite("step 3: the loss is nan\nand more")
-
-
-@dataclass(frozen=True)
-class Counted(Recipe):
-    name = "counted"
-
-    def train(self, task: Any, run: Run) -> nn.Module:
-        CALLS.append(run.seed)
-        return run.new_model(task)
-
-
-CALLS: list[int] = []
+ONE_SEED = Protocol(budget=BUDGET)
 
 
 def test_a_record_with_everything(tmp_path: Path) -> None:
     events: list[Event] = []
     task = tasks.classes()
     found = compare(
-        task, named("deterministic", "partial"), tmp_path, seeds=(0, 1), budget=BUDGET, samples=4, watch=events.append,
+        task, named("deterministic", "partial"), tmp_path, Protocol((0, 1), BUDGET, 4), watch=events.append,
         command="leanbayes compare",
     )  # fmt: skip
     written = json.loads((tmp_path / "results.json").read_text())
@@ -55,6 +33,7 @@ def test_a_record_with_everything(tmp_path: Path) -> None:
     assert [row["name"] for row in written["methods"]] == ["deterministic", "partial"]
     for row in written["methods"]:
         assert row["error"] is None
+        assert row["summary"]
         assert [run["seed"] for run in row["runs"]] == [0, 1]
         for run in row["runs"]:
             assert {"accuracy", "nll", "brier", "ece", "ood/far/auroc"} <= run["metrics"].keys()
@@ -64,12 +43,14 @@ def test_a_record_with_everything(tmp_path: Path) -> None:
     assert written["methods"][0]["layers"] == []
     assert sum(layer["random"] for layer in written["methods"][1]["layers"]) == 1
     assert written["better"]["accuracy"] == "high"
+    assert {"platform", "cores", "threads", "python", "torch"} <= written["machine"].keys()
+    assert {"commit", "changed_since_commit"} <= written.keys()
     assert written["task"] | {"shifted": None} == {
         "name": "blobs", "kind": "classes", "classes": ["a", "b", "c"], "train": 120, "validation": 30, "test": 60,
         "shifted": None,
     }  # fmt: skip
     assert "accuracy" in written["tests"]["paired"]
-    arrays = load_file(tmp_path / "arrays.safetensors")
+    arrays = load_file(tmp_path / "arrays" / "partial.safetensors")
     assert arrays["partial/confidence"].shape == arrays["partial/correct"].shape == (60,)
     assert arrays["partial/shifted/far/entropy"].shape == (20,)
     assert (~arrays["partial/sigma"].isnan()).sum() == 1
@@ -83,18 +64,44 @@ def test_a_record_with_everything(tmp_path: Path) -> None:
 
 def test_the_record_agrees_with_the_predictor(tmp_path: Path) -> None:
     task = tasks.classes()
-    found = compare(task, named("deterministic"), tmp_path, budget=BUDGET)
+    found = compare(task, named("deterministic"), tmp_path, ONE_SEED)
     model = lb.load(tmp_path / "models" / "deterministic-0.lb", tasks.mlp())
     x, y = task.test[:]
     right = (model(x).argmax(1) == y).float()
     assert found["methods"][0]["runs"][0]["metrics"]["accuracy"] == pytest.approx(right.mean().item())
-    assert torch.equal(load_file(tmp_path / "arrays.safetensors")["deterministic/correct"], right)
+    arrays = load_file(tmp_path / "arrays" / "deterministic.safetensors")
+    assert torch.equal(arrays["deterministic/correct"], right)
+
+
+def test_each_file_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, to: (written.append(str(to)), replace(self, to))[1])
+    compare(tasks.classes(), named("deterministic", "partial"), tmp_path, Protocol((0, 1), BUDGET, 4))
+    kept = [path for path in written if "checkpoints" not in path]
+    assert sorted(kept) == sorted(set(kept))
+    assert {str(path) for path in tmp_path.rglob("*") if path.is_file()} == set(kept)
+
+
+def test_a_metric_from_outside_is_in_the_record_the_table_and_the_page(tmp_path: Path) -> None:
+    def margin(prediction: Prediction, targets: Tensor) -> Tensor:
+        top = prediction.mean.topk(2, dim=1).values
+        return top[:, 0] - top[:, 1]
+
+    metric = Metric("margin", "high", "Margin", "The mean gap between the best two.", mean_of("margin", margin))
+    with METRICS.replacing(metric):
+        found = compare(tasks.classes(), named("deterministic", "partial"), tmp_path, ONE_SEED)
+        rows = comparison_table(found)
+        page = write_report(tmp_path).read_text()
+    assert all(0 < row["runs"][0]["metrics"]["margin"] < 1 for row in found["methods"])
+    assert found["better"]["margin"] == "high"
+    assert sorted(row.cells["margin"].best for row in rows) == [False, True]
+    assert "Margin, higher is better" in page
+    assert "The mean gap between the best two. Higher is better." in page
 
 
 def test_a_failed_method_does_not_lose_the_others(tmp_path: Path) -> None:
-    found = compare(
-        tasks.classes(), {"broken": Broken(), "deterministic": parse("deterministic")}, tmp_path, budget=BUDGET
-    )
+    found = compare(tasks.classes(), {"broken": Broken(), "deterministic": parse("deterministic")}, tmp_path, ONE_SEED)
     assert found["methods"][0]["error"] == "seed 0: NonFinite: step 3: the loss is nan"
     assert found["methods"][0]["runs"] == []
     assert len(found["methods"][1]["runs"]) == 1
@@ -103,31 +110,42 @@ def test_a_failed_method_does_not_lose_the_others(tmp_path: Path) -> None:
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     CALLS.clear()
     task = tasks.classes()
-    compare(task, {"counted": Counted()}, tmp_path, budget=BUDGET)
-    compare(task, {"counted": Counted()}, tmp_path, budget=BUDGET, seeds=(0, 1))
+    compare(task, {"counted": Counted()}, tmp_path, ONE_SEED)
+    compare(task, {"counted": Counted()}, tmp_path, Protocol((0, 1), BUDGET))
     assert CALLS == [0, 1]
-    found = compare(task, {"counted": Counted(), "deterministic": parse("deterministic")}, tmp_path, budget=BUDGET)
+    both = {"deterministic": parse("deterministic"), "counted": Counted()}
+    found = compare(task, both, tmp_path, ONE_SEED)
     assert CALLS == [0, 1]
     assert [row["name"] for row in found["methods"]] == ["counted", "deterministic"]
 
 
+def test_another_recipe_under_the_same_name_begins_anew(tmp_path: Path) -> None:
+    CALLS.clear()
+    compare(tasks.classes(), {"counted": Counted()}, tmp_path, Protocol((0, 1), BUDGET))
+    found = compare(tasks.classes(), {"counted": Counted(rate=0.5)}, tmp_path, ONE_SEED)
+    assert CALLS == [0, 1, 0]
+    assert found["methods"][0]["recipe"]["rate"] == 0.5
+    assert [run["seed"] for run in found["methods"][0]["runs"]] == [0]
+
+
 def test_a_failed_method_is_tried_again(tmp_path: Path) -> None:
-    compare(tasks.classes(), {"x": Broken()}, tmp_path, budget=BUDGET)
-    found = compare(tasks.classes(), {"x": parse("deterministic")}, tmp_path, budget=BUDGET)
+    compare(tasks.classes(), {"x": Broken()}, tmp_path, ONE_SEED)
+    found = compare(tasks.classes(), {"x": parse("deterministic")}, tmp_path, ONE_SEED)
     assert found["methods"][0]["error"] is None
     assert len(found["methods"][0]["runs"]) == 1
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
-    compare(tasks.classes(), named("deterministic"), tmp_path / "a", budget=BUDGET)
+    compare(tasks.classes(), named("deterministic"), tmp_path / "a", ONE_SEED)
     with pytest.raises(lb.errors.InputError, match="another folder"):
-        compare(tasks.classes(), named("deterministic"), tmp_path / "a", budget=Budget(epochs=5))
+        compare(tasks.classes(), named("deterministic"), tmp_path / "a", Protocol(budget=Budget(epochs=5)))
     with pytest.raises(lb.errors.InputError, match="another folder"):
-        compare(tasks.pixels(), named("deterministic"), tmp_path / "a", budget=BUDGET)
+        compare(tasks.pixels(), named("deterministic"), tmp_path / "a", ONE_SEED)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "results.json").write_text("[1, 2]")
     with pytest.raises(lb.errors.FileError, match="no comparison"):
-        compare(tasks.classes(), named("deterministic"), tmp_path / "b", budget=BUDGET)
+        compare(tasks.classes(), named("deterministic"), tmp_path / "b", ONE_SEED)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["results.json"]
 
 
 @pytest.mark.parametrize(
@@ -139,27 +157,20 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_kinds(tmp_path: Path, make: Any, kind: str, metric: str, keys: set[str]) -> None:
-    task = make()
-    assert kind_of(task) == kind
-    found = compare(task, named("partial:rate=0.2"), tmp_path, budget=BUDGET, samples=4)
+    found = compare(make(), named("partial:rate=0.2"), tmp_path, Protocol(budget=BUDGET, samples=4))
+    assert found["task"]["kind"] == kind
     assert found["methods"][0]["error"] is None
     assert metric in found["methods"][0]["runs"][0]["metrics"]
-    arrays = load_file(tmp_path / "arrays.safetensors")
+    arrays = load_file(tmp_path / "arrays" / "partial_rate=0.2.safetensors")
     assert {f"partial:rate=0.2/{key}" for key in keys} <= arrays.keys()
 
 
 def test_nothing_to_compare() -> None:
-    with pytest.raises(lb.errors.InputError, match="at least one"):
+    with pytest.raises(lb.errors.InputError, match="at least one recipe"):
         compare(tasks.classes(), {}, Path("nowhere"))
-
-
-def test_a_training_step_is_counted_as_it_was_made_and_not_as_predictions_are() -> None:
-    task, recipe = tasks.pictures(), parse("partial:propagate=flipout,predict=sample")
-    trained = prepare(recipe, task, Run(BUDGET))
-    bnn = trained.predictor
-    assert (bnn.propagate, bnn.predict_by) == (lb.propagate.Flipout(), lb.propagate.Sample())
-    x, y = task.test[:30]
-    found = judge(recipe, trained, task, samples=2, batch_size=30, seed=0)["cost"]["flops_train"]
-    by_flipout = training_flops(bnn, x, y, trained.likelihood)
-    bnn.propagate = "sample"
-    assert found == by_flipout > training_flops(bnn, x, y, trained.likelihood)
+    with pytest.raises(lb.errors.InputError, match="at least one seed"):
+        Protocol(seeds=())
+    with pytest.raises(lb.errors.InputError, match="each seed once"):
+        Protocol(seeds=(1, 1))
+    with pytest.raises(lb.errors.InputError, match="samples must be at least 1"):
+        Protocol(samples=0)

@@ -185,7 +185,8 @@ def save(folder: Path, record: dict[str, Any], arrays: Arrays) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(record))
     tensors = {key: torch.tensor(array) for key, array in arrays.items()}
-    write_tensors(folder / "arrays.safetensors", tensors, {"kind": "arrays", "format": 1})
+    (folder / "arrays").mkdir(exist_ok=True)
+    write_tensors(folder / "arrays" / "all.safetensors", tensors, {"kind": "arrays", "format": 1})
     return folder
 
 

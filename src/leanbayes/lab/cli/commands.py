@@ -18,7 +18,7 @@ from leanbayes._files import write_text
 from leanbayes.errors import ForeignFile, InputError
 from leanbayes.lab.cli.maps import write_map
 from leanbayes.lab.cli.progress import Bars
-from leanbayes.lab.compare import Event, compare, is_main_process, judge
+from leanbayes.lab.compare import Event, Protocol, compare, is_main_process, judge
 from leanbayes.lab.data import DATA, Preparation, Source, Task, digits, likelihood_for, load_data, read
 from leanbayes.lab.models import model_named
 from leanbayes.lab.recipes import Budget, Run, parse, prepare, settings
@@ -106,9 +106,7 @@ def run_compare(data: DataOptions, budget: Budget, options: CompareOptions, bars
         task,
         recipes,
         Path(options.out),
-        seeds=options.seeds,
-        budget=budget,
-        samples=options.samples,
+        Protocol(options.seeds, budget, options.samples),
         watch=watch,
         about=kept,
         command=command,
@@ -129,13 +127,13 @@ def run_train(data: DataOptions, budget: Budget, options: TrainOptions, bars: Ba
     def watch(stage: str, done: int, total: int) -> None:
         bars(Event(options.recipe, options.seed, stage, done, total))
 
-    trained = prepare(recipe, task, Run(budget, options.seed, checkpoints, watch))
+    run = Run(budget, options.seed, checkpoints, watch)
+    trained = prepare(recipe, task, run)
     record: dict[str, Any] = {"command": command, "recipe": settings(recipe), "budget": asdict(budget)}
     if is_main_process():
-        found = judge(
-            recipe, trained, task, options.samples, budget.batch_size, options.seed, watch=bars, name=options.recipe
-        )
-        record |= found | {"model": str(folder / "model.lb")}
+        judgement = judge(recipe, trained, task, run, samples=options.samples)
+        record |= {"seed": options.seed, "metrics": judgement.metrics, "cost": judgement.cost}
+        record["model"] = str(folder / "model.lb")
         save(trained.predictor, folder / "model.lb", about=kept | {"recipe": settings(recipe)})
         write_text(folder / "scores.json", json.dumps(record, indent=1))
         shutil.rmtree(checkpoints, ignore_errors=True)

@@ -1,6 +1,7 @@
-"""Methods side by side on one task."""
+"""Train several methods on one task, judge them all in the same way, and keep every result as soon as it is there."""
 
-from leanbayes.lab.compare.arrays import figure_arrays, kind_of
-from leanbayes.lab.compare.run import Event, compare, is_main_process, judge
+from leanbayes.lab.compare.judging import Judgement, judge
+from leanbayes.lab.compare.record import is_main_process
+from leanbayes.lab.compare.run import Event, Protocol, compare
 
-__all__ = ["Event", "compare", "figure_arrays", "is_main_process", "judge", "kind_of"]
+__all__ = ["Event", "Judgement", "Protocol", "compare", "is_main_process", "judge"]

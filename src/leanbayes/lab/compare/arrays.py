@@ -1,138 +1,205 @@
-"""The arrays behind the report's figures: what one trained predictor says of single inputs."""
+"""The arrays behind the report's figures, collected from the predictions that are scored.
 
+A collector sees each batch once, and keeps a bounded number of rows: memory does not grow with the data.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset
 
-from leanbayes._calls import split_batch
 from leanbayes.bayesian import Bayesian
-from leanbayes.lab.data.task import Task, length
+from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.likelihood import Likelihood
 from leanbayes.metrics.quality import cells_of
-from leanbayes.prediction import Prediction, Predictor, predict
+from leanbayes.prediction import Prediction, Predictor
 
-__all__ = ["bayesian_inside", "figure_arrays", "kind_of"]
+__all__ = ["FigureArrays", "Smallest", "bayesian_inside", "sigma_of_first_layer"]
 
-_INPUTS = 2000  # of each set, at most
-_PIXELS = 20_000
-_PICTURES = 6
-_OVERLAYS = 3
-
-
-def kind_of(task: Task) -> str:
-    """What is predicted: classes, labels, pixels or (regression) numbers."""
-    target = torch.as_tensor(split_batch(task.test[0])[1])
-    return task.likelihood.kind(target.unsqueeze(0))
+_INPUTS = 2_000  # inputs of each set in histograms and curves, at most
+_CELLS = 20_000  # the same for labels and pixels, of which one input has many
+_PICTURES = 6  # examples in each strip of pictures
+_OVERLAYS = 3  # segmentations: the most certain one, one in between and the least certain one
+_CANDIDATES = 9  # random segmentations, from which the one in between is chosen
+_CONFIDENT_KINDS = ("classes", "labels", "pixels")
 
 
 def bayesian_inside(predictor: nn.Module) -> Bayesian | None:
-    """The `Bayesian` that a predictor stands on, if there is one."""
+    """Return the `Bayesian` that a predictor stands on; None if there is none."""
     if isinstance(predictor, Predictor):
-        inside = [bayesian_inside(part) for part in predictor.parts().values()]
-        return next((found for found in inside if found is not None), None)
+        candidates = (bayesian_inside(part) for part in predictor.parts().values())
+        return next((bnn for bnn in candidates if bnn is not None), None)
     return predictor if isinstance(predictor, Bayesian) else None
 
 
-def figure_arrays(
-    predictor: nn.Module, task: Task, likelihood: Likelihood, *, samples: int, batch_size: int
-) -> dict[str, Tensor]:
-    """By the names that the report knows; of large sets a fixed random part."""
-    x, y = _some(task.test)
-    settings: dict[str, Any] = {"likelihood": likelihood, "samples": samples, "batch_size": batch_size}
-    found = predict(predictor, x, **settings)
-    kind = kind_of(task)
-    arrays = _regression(found, y) if kind == "regression" else _confidence(found, y, likelihood)
-    if kind != "regression":
-        for name, data in task.shifted.items():
-            total = predict(predictor, _some(data)[0], **settings).total
-            arrays[f"shifted/{name}/entropy"] = _per_input(total)
-    if kind == "classes" and _is_picture(x):
-        arrays |= _examples(found, x, y)
-    if kind == "pixels":
-        arrays |= _overlays(found, x, y)
+class Smallest:
+    """Keeps the rows with the smallest keys of all batches so far, in memory for ``limit`` rows only.
+
+    With random keys this is a uniform sample of all rows. With a score as the key it is the rows with the lowest score.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.keys: Tensor | None = None
+        self.columns: dict[str, Tensor] = {}
+
+    def add(self, keys: Tensor, columns: Mapping[str, Tensor]) -> None:
+        """Take in a batch of rows: one key for each row, and columns with one entry for each row."""
+        rows = self._rows(keys)
+        keys, columns = keys[rows], {name: column[rows.to(column.device)] for name, column in columns.items()}
+        if self.keys is not None:
+            keys = torch.cat([self.keys, keys])
+            columns = {name: torch.cat([self.columns[name], column]) for name, column in columns.items()}
+            rows = self._rows(keys)
+            keys, columns = keys[rows], {name: column[rows.to(column.device)] for name, column in columns.items()}
+        self.keys, self.columns = keys, dict(columns)
+
+    def by_key(self) -> dict[str, Tensor]:
+        """Return the columns in the order of the keys; `columns` are in the order in which the rows came."""
+        if self.keys is None:
+            return {}
+        order = self.keys.argsort(stable=True)
+        return {name: column[order.to(column.device)] for name, column in self.columns.items()}
+
+    def _rows(self, keys: Tensor) -> Tensor:
+        if len(keys) <= self.limit:
+            return torch.arange(len(keys), device=keys.device)
+        return keys.topk(self.limit, largest=False, sorted=False).indices.sort().values
+
+
+class FigureArrays:
+    """Collects the arrays of one predictor, by the names that the report knows.
+
+    Args:
+        likelihood: what the predictor's outputs mean.
+    """
+
+    def __init__(self, likelihood: Likelihood) -> None:
+        self.likelihood = likelihood
+        self.kind = ""
+        self.generator = torch.Generator().manual_seed(0)  # the same rows for every method
+        self.cells = Smallest(_INPUTS)
+        self.inputs = Smallest(_INPUTS)
+        self.shifted: dict[str, Smallest] = {}
+        self.certain, self.uncertain = Smallest(_PICTURES), Smallest(_PICTURES)
+        self.segmentations = [Smallest(1), Smallest(1), Smallest(_CANDIDATES)]
+        self.seen = 0
+
+    def add(self, batch: PredictedBatch) -> None:
+        """Take in one batch and its prediction, as `leanbayes.evaluate` hands them out."""
+        if batch.shifted is not None:
+            self._add_shifted(batch.shifted, batch.prediction)
+            return
+        self.kind = self.kind or self.likelihood.kind(batch.targets)
+        if self.kind == "regression":
+            self._add_numbers(batch.prediction, batch.targets)
+        elif self.kind in _CONFIDENT_KINDS:
+            self._add_cells(batch.prediction, batch.targets)
+            if _are_pictures(batch.inputs):
+                self._add_pictures(batch)
+        self.seen += len(batch.prediction)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return the arrays of all batches so far."""
+        arrays = self.cells.columns | self.inputs.columns
+        for name, smallest in self.shifted.items():
+            arrays |= {f"shifted/{name}/{key}": value for key, value in smallest.columns.items()}
+        for name, smallest in (("certain", self.certain), ("uncertain", self.uncertain)):
+            arrays |= {f"{name}/{key}": value for key, value in _with_pictures(smallest.by_key()).items()}
+        arrays |= {f"overlay/{key}": value for key, value in self._overlays().items()}
+        return {name: value.detach().float().contiguous() for name, value in arrays.items()}
+
+    def _add_numbers(self, prediction: Prediction, targets: Tensor) -> None:
+        columns = {"predicted": prediction.mean, "deviation": prediction.total.sqrt(), "truth": targets}
+        self._sample(self.cells, {name: column.flatten() for name, column in columns.items()})
+
+    def _add_cells(self, prediction: Prediction, targets: Tensor) -> None:
+        cells = cells_of(prediction.mean, targets, self.likelihood.ignore_index)
+        entropy = prediction.total[cells.counted]
+        columns = {"confidence": cells.confidence, "correct": cells.correct, "entropy": entropy}
+        if self.kind != "classes":
+            self.cells.limit = _CELLS
+            self._sample(self.inputs, {"input_entropy": _per_input(prediction.total)})
+        self._sample(self.cells, columns)
+
+    def _add_shifted(self, name: str, prediction: Prediction) -> None:
+        if self.kind in _CONFIDENT_KINDS:
+            smallest = self.shifted.setdefault(name, Smallest(_INPUTS))
+            self._sample(smallest, {"entropy": _per_input(prediction.total)})
+
+    def _sample(self, smallest: Smallest, columns: Mapping[str, Tensor]) -> None:
+        count = len(next(iter(columns.values())))
+        smallest.add(torch.rand(count, generator=self.generator), columns)
+
+    def _add_pictures(self, batch: PredictedBatch) -> None:
+        prediction, targets = batch.prediction, batch.targets
+        entropy = _per_input(prediction.total)
+        if self.kind == "classes":
+            columns = {"image": batch.inputs, "label": targets, "predicted": prediction.mean.argmax(1)}
+            columns["entropy"] = entropy
+            self.certain.add(entropy, columns)
+            self.uncertain.add(-entropy, columns)
+        elif self.kind == "pixels":
+            columns = _segmentation(prediction, targets) | {"image": batch.inputs}
+            columns |= {"certainty": entropy, "number": self.seen + torch.arange(len(entropy))}
+            keys = (entropy, -entropy, torch.rand(len(entropy), generator=self.generator))
+            for smallest, key in zip(self.segmentations, keys, strict=True):
+                smallest.add(key, columns)
+
+    def _overlays(self) -> dict[str, Tensor]:
+        """The most certain and the least certain segmentation of all, and one in between of a random few."""
+        parts = [smallest.columns for smallest in self.segmentations if smallest.columns]
+        if not parts:
+            return {}
+        merged = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        first_places = {number: row for row, number in reversed(list(enumerate(merged.pop("number").tolist())))}
+        rows = torch.tensor([row for _, row in sorted(first_places.items())])  # each segmentation once
+        certainty = merged.pop("certainty")
+        order = rows[certainty[rows.to(certainty.device)].argsort(stable=True).to(rows.device)]
+        chosen = order[torch.linspace(0, len(order) - 1, min(_OVERLAYS, len(order))).round().long()]
+        return _with_pictures({name: column[chosen.to(column.device)] for name, column in merged.items()})
+
+
+def sigma_of_first_layer(predictor: nn.Module) -> dict[str, Tensor]:
+    """Return σ of the first layer with random weights, as a matrix with NaN for weights that are not random.
+
+    Figure 3 of the paper on sensitivity-guided subnetworks shows the same. A predictor without random weights has none.
+    """
     bnn = bayesian_inside(predictor)
-    if bnn is not None:
-        arrays |= _sigma(bnn)
-    return {name: value.detach().float().contiguous() for name, value in arrays.items()}
-
-
-def _some(data: Dataset[Any]) -> tuple[Any, Tensor]:
-    count = length(data)
-    if count > _INPUTS:
-        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:_INPUTS]
-        data = Subset(data, chosen.tolist())
-    x, y = split_batch(next(iter(DataLoader(data, batch_size=_INPUTS))))
-    return x, y
-
-
-def _confidence(found: Prediction, y: Tensor, likelihood: Likelihood) -> dict[str, Tensor]:
-    cells = cells_of(found.mean, y, likelihood.ignore_index)
-    columns = [cells.confidence, cells.correct, found.total[cells.counted]]
-    if len(columns[0]) > _PIXELS:
-        chosen = torch.randperm(len(columns[0]), generator=torch.Generator().manual_seed(0))[:_PIXELS]
-        columns = [column[chosen] for column in columns]
-    return dict(zip(("confidence", "correct", "entropy"), columns, strict=True))
-
-
-def _regression(found: Prediction, y: Tensor) -> dict[str, Tensor]:
-    return {"predicted": found.mean.flatten(), "deviation": found.total.sqrt().flatten(), "truth": y.flatten()}
-
-
-def _per_input(total: Tensor) -> Tensor:
-    return total if total.dim() == 1 else total.flatten(1).mean(1)
-
-
-def _is_picture(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 4 and x.shape[1] in (1, 3)
-
-
-def _pictures(x: Tensor) -> Tensor:
-    """(k, H, W) or (k, H, W, 3), from 0 to 1: whatever normalisation the inputs went through."""
-    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
-    shown = (x - low) / (high - low).clamp_min(1e-12)
-    return shown[:, 0] if x.shape[1] == 1 else shown.movedim(1, -1)
-
-
-def _examples(found: Prediction, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    order = found.total.argsort()
-    arrays = {}
-    for name, rows in (("certain", order[:_PICTURES]), ("uncertain", order.flip(0)[:_PICTURES])):
-        arrays[f"{name}/image"] = _pictures(x[rows])
-        arrays[f"{name}/label"], arrays[f"{name}/predicted"] = y[rows], found.mean[rows].argmax(1)
-        arrays[f"{name}/entropy"] = found.total[rows]
-    return arrays
-
-
-def _overlays(found: Prediction, x: Any, y: Tensor) -> dict[str, Tensor]:
-    """The surest, the middle and the least sure image."""
-    if not _is_picture(x):
-        return {}
-    several = found.mean.dim() == y.dim() + 1
-    predicted = found.mean.argmax(1) if several else (found.mean > 0.5).long()
-    entropy = found.total
-    if not several and y.dim() == 4:  # (N, 1, H, W) of yes or no
-        predicted, entropy, y = predicted[:, 0], entropy[:, 0], y[:, 0]
-    order = entropy.flatten(1).mean(1).argsort()
-    places = torch.linspace(0, len(order) - 1, min(_OVERLAYS, len(order))).round().long()
-    rows = order[places.to(order.device)]
-    return {
-        "overlay/image": _pictures(x[rows]),
-        "overlay/truth": y[rows],
-        "overlay/predicted": predicted[rows],
-        "overlay/entropy": entropy[rows],
-    }
-
-
-def _sigma(bnn: Bayesian) -> dict[str, Tensor]:
-    """σ of the first layer with random weights, as a matrix; NaN where a weight is not random (001, figure 3)."""
-    for weight in bnn.weights().values():
+    for weight in bnn.weights().values() if bnn is not None else ():
         if weight.mean.dim() > 1:
             deviation = weight.variance().sqrt()
             if weight.index is not None:
                 fixed = torch.ones_like(deviation, dtype=torch.bool).flatten()
                 fixed[weight.positions] = False
                 deviation = deviation.masked_fill(fixed.view_as(deviation), torch.nan)
-            return {"sigma": deviation.flatten(1)[:128, :512]}
+            return {"sigma": deviation.detach().flatten(1)[:128, :512].float().contiguous()}
     return {}
+
+
+def _per_input(total: Tensor) -> Tensor:
+    return total if total.dim() == 1 else total.flatten(1).mean(1)
+
+
+def _are_pictures(inputs: Any) -> bool:
+    return isinstance(inputs, Tensor) and inputs.dim() == 4 and inputs.shape[1] in (1, 3)
+
+
+def _with_pictures(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same columns with images from 0 to 1, (k, H, W) or (k, H, W, 3), whatever normalisation they went through."""
+    if not columns:
+        return {}
+    x = columns["image"]
+    low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+    scaled = (x - low) / (high - low).clamp_min(1e-12)
+    return columns | {"image": scaled[:, 0] if x.shape[1] == 1 else scaled.movedim(1, -1)}
+
+
+def _segmentation(prediction: Prediction, targets: Tensor) -> dict[str, Tensor]:
+    if prediction.mean.dim() == targets.dim() + 1:  # (N, classes, H, W)
+        return {"truth": targets, "predicted": prediction.mean.argmax(1), "entropy": prediction.total}
+    predicted, entropy = (prediction.mean > 0.5).long(), prediction.total
+    if targets.dim() == 4:  # (N, 1, H, W): the only label of each pixel
+        targets, predicted, entropy = targets[:, 0], predicted[:, 0], entropy[:, 0]
+    return {"truth": targets, "predicted": predicted, "entropy": entropy}

@@ -1,4 +1,4 @@
-"""What a comparison left in its folder, checked once so that the rest of the report can trust it."""
+"""Read what a comparison left in its folder, and check it once so that the rest of the report can trust it."""
 
 import json
 from collections.abc import Mapping
@@ -21,72 +21,103 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arrays of a comparison by key; any of them may be missing."""
+    """The arrays of a comparison by key; any of them may be missing.
+
+    Args:
+        path: where they come from, for messages.
+        by_key: the arrays; a key begins with the name of the method.
+    """
 
     path: Path
     by_key: Mapping[str, Numbers]
 
     def take(self, prefix: str, **ranks: tuple[int, ...]) -> list[Numbers] | None:
-        """The arrays ``prefix/name``, one entry per example in each; None when one is missing or empty.
+        """Return the arrays ``prefix/name``, which have one entry for each example; None if one is missing or empty.
 
         Args:
             prefix: what stands before the names.
-            ranks: for each name, how many dimensions it may have.
+            **ranks: for each name, how many dimensions the array may have.
         """
-        found = {name: self.by_key[f"{prefix}/{name}"] for name in ranks if f"{prefix}/{name}" in self.by_key}
-        for name, array in found.items():
+        keys = {name: f"{prefix}/{name}" for name in ranks}
+        arrays = {name: self.by_key[key] for name, key in keys.items() if key in self.by_key}
+        for name, array in arrays.items():
             if array.ndim not in ranks[name]:
                 raise FileError(
-                    f"{self.path}: {prefix}/{name} has shape {array.shape}, but must have "
+                    f"{self.path}: {keys[name]} has shape {array.shape}, but must have "
                     f"{' or '.join(map(str, ranks[name]))} dimensions; run the comparison again"
                 )
-        if len({len(array) for array in found.values()}) > 1:
-            shapes = {f"{prefix}/{name}": array.shape for name, array in found.items()}
-            raise FileError(f"{self.path}: these do not belong together: {shapes}; run the comparison again")
-        if len(found) < len(ranks) or not all(array.size for array in found.values()):
+        if len({len(array) for array in arrays.values()}) > 1:
+            shapes = {keys[name]: array.shape for name, array in arrays.items()}
+            raise FileError(
+                f"{self.path}: these arrays should have one length, but have the shapes {shapes}; "
+                "run the comparison again"
+            )
+        if len(arrays) < len(ranks) or not all(array.size for array in arrays.values()):
             return None
-        return [found[name] for name in ranks]
+        return [arrays[name] for name in ranks]
 
 
 def read_comparison(folder: Path) -> tuple[dict[str, Any], Arrays]:
-    """``results.json`` and ``arrays.safetensors`` of a folder that ``leanbayes compare`` wrote."""
+    """Read ``results.json`` and the arrays of a folder that ``leanbayes compare`` filled.
+
+    Raises:
+        FileError: a file is missing, damaged, of a newer version, or was not written by leanbayes.
+    """
     if not folder.is_dir():
         raise FileError(f"there is no folder {folder}; `leanbayes compare` makes one")
     results = _results(folder / "results.json")
-    path = folder / "arrays.safetensors"
-    if not path.is_file() and not any(method.get("runs") for method in results["methods"]):
-        return results, Arrays(path, {})  # nothing was trained, so there is nothing to draw
-    _, tensors = read_tensors(path, "arrays", FORMAT)
-    return results, Arrays(path, {key: np.asarray(tensor.to(torch.float64)) for key, tensor in tensors.items()})
+    return results, _arrays(folder, needed=any(method.get("runs") for method in results["methods"]))
+
+
+def _arrays(folder: Path, needed: bool) -> Arrays:
+    """Each method has a file in ``arrays/``; comparisons of earlier versions have one file for all methods."""
+    path = folder / "arrays"
+    files = sorted(path.glob("*.safetensors"))
+    if not path.is_dir() and (folder / "arrays.safetensors").is_file():
+        path = folder / "arrays.safetensors"
+        files = [path]
+    if needed and not path.exists():
+        raise FileError(f"there is no folder {path} with the arrays behind the figures; run the comparison again")
+    by_key: dict[str, Numbers] = {}
+    for file in files:
+        _, tensors = read_tensors(file, "arrays", FORMAT)
+        by_key |= {key: np.asarray(tensor.to(torch.float64)) for key, tensor in tensors.items()}
+    return Arrays(path, by_key)
 
 
 def _results(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise FileError(f"there is no file {path}; `leanbayes compare` writes it")
+        raise FileError(
+            f"there is no file {path}; `leanbayes compare` writes it when it ends. Let the comparison finish"
+        )
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error}") from error
     except json.JSONDecodeError as error:
-        raise TruncatedFile(f"{path} is no whole JSON: cut short or damaged; copy it again ({error})") from error
+        raise TruncatedFile(
+            f"{path} is cut short or damaged, because it is no whole JSON; copy it again ({error})"
+        ) from error
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ForeignFile(f"{path} is no JSON of a comparison: leanbayes did not write it") from error
-    found = results.get("format") if isinstance(results, dict) else None
-    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-        raise ForeignFile(f"{path} does not say that it is a leanbayes comparison")
-    if found > FORMAT:
-        raise NewerFile(f"{path} is of format {found}, this version reads up to {FORMAT}; upgrade leanbayes")
+        raise ForeignFile(f"{path} was not written by leanbayes: it is no JSON of a comparison") from error
+    version = results.get("format") if isinstance(results, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ForeignFile(f"{path} was not written by leanbayes: it does not say that it is a comparison")
+    if version > FORMAT:
+        raise NewerFile(
+            f"{path} has format {version}, and this version reads formats up to {FORMAT}; upgrade leanbayes"
+        )
     _check(path, results)
     checked: dict[str, Any] = results
     return checked
 
 
 def _check(path: Path, results: dict[str, Any]) -> None:
-    """Every field that is there has the type that the report relies on."""
+    """Check that every field has the type that the report relies on."""
 
     def need(value: object, kind: type | tuple[type, ...], where: str) -> None:
         if not isinstance(value, kind):
-            raise ForeignFile(f"{path}: {where} is {value!r:.60}, which no leanbayes comparison holds")
+            raise ForeignFile(f"{path} was not written by leanbayes: {where} is {value!r:.60}")
 
     need(results.get("methods"), list, "methods")
     need(results.get("task"), dict, "task")
@@ -102,7 +133,8 @@ def _check(path: Path, results: dict[str, Any]) -> None:
         where = f"methods[{index}]"
         need(method, dict, where)
         need(method.get("name"), str, f"{where}.name")
-        need(method.get("error"), (str, type(None)), f"{where}.error")
+        for field in ("error", "summary"):
+            need(method.get(field), (str, type(None)), f"{where}.{field}")
         need(method.get("recipe", {}), dict, f"{where}.recipe")
         for field in ("runs", "layers"):
             need(method.get(field, []), list, f"{where}.{field}")
@@ -119,4 +151,4 @@ def _check(path: Path, results: dict[str, Any]) -> None:
                 need(layer.get(field), int, f"{where}.layers[{number}].{field}")
     names = [method["name"] for method in results["methods"]]
     if len(set(names)) < len(names):
-        raise ForeignFile(f"{path}: two methods have one name: {sorted(names)}")
+        raise ForeignFile(f"{path} was not written by leanbayes: two methods have the same name, {sorted(names)}")

@@ -164,7 +164,8 @@ def _entropy_of_shifted(names: Sequence[str], shifted: Sequence[str], arrays: Ar
     drawn: set[str] = set()
     colours = {other: plots.PALETTE[1:][index % 5] for index, other in enumerate(shifted)}
     for name in names:
-        familiar = _vectors(arrays, name, "entropy")
+        # An input of many pixels or labels has one entropy, the mean; so familiar inputs compare with unfamiliar ones.
+        familiar = _vectors(arrays, name, "input_entropy") or _vectors(arrays, name, "entropy")
         unfamiliar = {other: _vectors(arrays, f"{name}/shifted/{other}", "entropy") for other in shifted}
         present = {other: vectors[0] for other, vectors in unfamiliar.items() if vectors}
         if familiar and present:

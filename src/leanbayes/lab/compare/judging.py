@@ -1,0 +1,90 @@
+"""Judge one trained predictor: its quality on the test set, its cost, and the arrays behind its figures."""
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leanbayes._calls import split_batch
+from leanbayes.evaluation import evaluate
+from leanbayes.evaluation.cost import cost_of, forward_flops
+from leanbayes.evaluation.run import PredictedBatch
+from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
+from leanbayes.lab.data.task import Task
+from leanbayes.lab.recipes import Recipe, Run, Trained
+
+__all__ = ["Judgement", "judge"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How good one trained predictor is, and what it costs.
+
+    Attributes:
+        metrics: the quality on the test set, by the full names of the metrics.
+        cost: memory, time and arithmetic, by name.
+        arrays: what the figures of the report draw; empty unless they were asked for.
+    """
+
+    metrics: dict[str, float]
+    cost: dict[str, Any]
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+
+
+def judge(
+    recipe: Recipe, trained: Trained, task: Task, run: Run, *, samples: int = 32, figures: bool = False
+) -> Judgement:
+    """Measure the quality and the cost of a trained predictor on the test set and the shifted sets of a task.
+
+    Each input is predicted once, and its prediction serves the metrics and the figures.
+
+    Args:
+        recipe: how the predictor was trained.
+        trained: the predictor and its likelihood.
+        task: the data.
+        run: the run that trained it. Its seed seeds the draws, its budget gives the size of a batch, and its watcher
+            sees the stage "evaluate".
+        samples: how many weight draws each prediction averages.
+        figures: whether to collect the arrays behind the figures.
+    """
+    collector = FigureArrays(trained.likelihood) if figures else None
+    test = run.loader(task.test)
+    shifted = {name: run.loader(data) for name, data in task.shifted.items()}
+    steps = len(test) + sum(map(len, shifted.values())) + 1  # the last step measures the cost
+    done, collecting = 0, 0.0
+
+    def on_prediction(batch: PredictedBatch) -> None:
+        nonlocal done, collecting
+        begin = time.perf_counter()
+        if collector is not None:
+            collector.add(batch)
+        collecting += time.perf_counter() - begin
+        done += 1
+        run.tell("evaluate", done, steps)
+
+    begin = time.perf_counter()
+    evaluation = evaluate(
+        trained.predictor,
+        test,
+        likelihood=trained.likelihood,
+        samples=samples,
+        shifted=shifted,
+        generator=torch.Generator().manual_seed(run.seed),
+        on_prediction=on_prediction,
+    )
+    seconds = time.perf_counter() - begin - collecting
+    cost = _cost(recipe, trained, task, run) | {"train_seconds": trained.seconds, "predict_seconds": seconds}
+    arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
+    run.tell("evaluate", steps, steps)
+    return Judgement(evaluation.metrics, cost, arrays)
+
+
+def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:
+    x, y = split_batch(next(iter(run.loader(task.test))))
+    cost = asdict(cost_of(trained.predictor, x, y, trained.likelihood))
+    relative = recipe.relative_cost()
+    if relative is not None:
+        cost["flops_formula"] = relative.flops * forward_flops(run.new_model(task), x)
+    return cost

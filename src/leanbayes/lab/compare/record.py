@@ -1,0 +1,211 @@
+"""The folder of a comparison. Each run has files of its own, and each file is written once, whole or not at all.
+
+    runs/<method>-<seed>.json       what one training gave, or why it failed; it is written after the other files of
+                                    the run, so that a run with this file is complete
+    models/<method>-<seed>.lb       the trained predictor
+    arrays/<method>.safetensors     the arrays behind the figures, of the first seed that was trained
+    results.json                    all runs together with tests between methods, written when the comparison ends
+
+A comparison that was killed continues from the files of its runs.
+"""
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from leanbayes._files import write_tensors, write_text
+from leanbayes.errors import ForeignFile, InputError
+from leanbayes.lab.compare.judging import Judgement
+from leanbayes.lab.recipes import Recipe, settings
+from leanbayes.lab.statistics import seed_tests
+from leanbayes.metrics import metric_named
+
+__all__ = ["FORMAT", "Record", "file_name", "is_main_process", "summary_of"]
+
+FORMAT = 1
+_IDENTITY = ("format", "task", "budget", "samples")  # a comparison continues only if these are the same
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the only one, or the first of those that train together."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+class Record:
+    """The runs of a comparison, those of earlier calls included.
+
+    Args:
+        folder: where the files are; it is made if it does not exist.
+        header: what the comparison is about; ``results.json`` begins with it.
+        recipes: the methods of this call. Runs of another recipe under the same name are removed.
+    """
+
+    def __init__(self, folder: Path, header: Mapping[str, Any], recipes: Mapping[str, Recipe]) -> None:
+        self.folder, self.header = folder, _plain(header)
+        _check_names(recipes)
+        self.runs: dict[tuple[str, int], dict[str, Any]] = {}
+        for file in sorted((folder / "runs").glob("*.json")):
+            run = self._read(file)
+            self.runs[run["name"], run["seed"]] = run
+        if not self.runs and (folder / "results.json").exists():
+            raise ForeignFile(
+                f"{folder / 'results.json'} belongs to no comparison that this version can continue, because there are "
+                f"no files in {folder / 'runs'}; give another folder"
+            )
+        for name in ("runs", "models", "arrays"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for name, recipe in recipes.items():
+            self._forget_other_recipes(name, recipe)
+
+    def has(self, name: str, seed: int) -> bool:
+        """Return whether this run is complete. A run that failed is not, and is tried again."""
+        run = self.runs.get((name, seed))
+        return run is not None and run["error"] is None
+
+    def needs_arrays(self, name: str) -> bool:
+        """Return whether no run of this method is complete yet: the first one gives the arrays behind the figures."""
+        return not any(self.has(*key) for key in self.runs if key[0] == name)
+
+    def model_file(self, name: str, seed: int) -> Path:
+        """Return where the trained predictor of a run is kept."""
+        return self.folder / "models" / f"{file_name(name)}-{seed}.lb"
+
+    def add(self, name: str, recipe: Recipe, seed: int, judgement: Judgement, layers: list[dict[str, Any]]) -> None:
+        """Keep a run that is complete, with its arrays if there are any."""
+        if judgement.arrays:
+            self._write_arrays(name, judgement.arrays)
+        self._write_run(
+            name, recipe, seed, {"metrics": judgement.metrics, "cost": judgement.cost, "layers": layers, "error": None}
+        )
+
+    def fail(self, name: str, recipe: Recipe, seed: int, error: Exception) -> None:
+        """Keep why a run failed, in one line."""
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        self._write_run(name, recipe, seed, {"error": f"seed {seed}: {type(error).__name__}: {first_line}"})
+
+    def results(self) -> dict[str, Any]:
+        """Return all runs as one record, with tests between methods where there are several seeds."""
+        methods: dict[str, dict[str, Any]] = {}
+        for run in sorted(self.runs.values(), key=lambda run: run["finished"]):
+            row = methods.setdefault(
+                run["name"],
+                {
+                    "name": run["name"],
+                    "recipe": run["recipe"],
+                    "summary": run["summary"],
+                    "error": None,
+                    "runs": [],
+                    "layers": [],
+                },
+            )
+            if run["error"] is not None:
+                row["error"] = run["error"]
+                continue
+            row["runs"].append({key: run[key] for key in ("seed", "metrics", "cost")})
+            row["layers"] = row["layers"] or run["layers"]
+        metrics = sorted({metric for row in methods.values() for run in row["runs"] for metric in run["metrics"]})
+        results = self.header | {
+            "methods": list(methods.values()),
+            "better": {metric: metric_named(metric).better for metric in metrics},
+            "tests": seed_tests({metric: _by_method_and_seed(methods, metric) for metric in metrics}),
+        }
+        plain: dict[str, Any] = _plain(results)
+        return plain
+
+    def write_results(self) -> dict[str, Any]:
+        """Write ``results.json`` if there is any run, and return its content."""
+        results = self.results()
+        if self.runs and is_main_process():
+            write_text(self.folder / "results.json", json.dumps(results, indent=1))
+        return results
+
+    def _run_file(self, name: str, seed: int) -> Path:
+        return self.folder / "runs" / f"{file_name(name)}-{seed}.json"
+
+    def _arrays_file(self, name: str) -> Path:
+        return self.folder / "arrays" / f"{file_name(name)}.safetensors"
+
+    def _write_arrays(self, name: str, arrays: Mapping[str, Tensor]) -> None:
+        tensors = {f"{name}/{key}": value for key, value in arrays.items()}
+        write_tensors(self._arrays_file(name), tensors, {"kind": "arrays", "format": FORMAT})
+
+    def _write_run(self, name: str, recipe: Recipe, seed: int, outcome: Mapping[str, Any]) -> None:
+        run = {
+            "kind": "run",
+            **{key: self.header[key] for key in _IDENTITY},
+            "name": name,
+            "recipe": settings(recipe),
+            "summary": summary_of(recipe),
+            "seed": seed,
+            "finished": datetime.now(UTC).isoformat(timespec="microseconds"),
+            **outcome,
+        }
+        self.runs[name, seed] = _plain(run)
+        if is_main_process():
+            write_text(self._run_file(name, seed), json.dumps(self.runs[name, seed], indent=1))
+
+    def _read(self, file: Path) -> dict[str, Any]:
+        try:
+            run: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            same = run["kind"] == "run" and all(run[key] == self.header[key] for key in _IDENTITY)
+            _ = run["name"], run["seed"], run["finished"], run["recipe"], run["error"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ForeignFile(f"{file} is not a run of leanbayes compare; give another folder") from error
+        if not same:
+            raise InputError(f"{file} is a run with other data, samples or another budget; give another folder")
+        return run
+
+    def _forget_other_recipes(self, name: str, recipe: Recipe) -> None:
+        others = [key for key, run in self.runs.items() if key[0] == name and run["recipe"] != _plain(settings(recipe))]
+        for key in others:
+            del self.runs[key]
+            if is_main_process():
+                self._run_file(*key).unlink(missing_ok=True)
+                self._arrays_file(name).unlink(missing_ok=True)
+
+
+def file_name(method: str) -> str:
+    """Return a method's name for use in a file name: letters, digits and a few signs stay, all others become ``_``.
+
+    >>> file_name("partial:rate=0.2")
+    'partial_rate=0.2'
+    """
+    return "".join(sign if sign.isalnum() or sign in "+-=." else "_" for sign in method)
+
+
+def summary_of(recipe: Recipe) -> str:
+    """Return the first line of a recipe's documentation, which says what the method is."""
+    text = inspect.cleandoc(type(recipe).__doc__ or "")
+    generated = text.startswith(f"{type(recipe).__name__}(")  # a dataclass without words of its own
+    return "" if generated else text.partition("\n")[0]
+
+
+def _check_names(recipes: Mapping[str, Recipe]) -> None:
+    by_file: dict[str, str] = {}
+    for name in recipes:
+        other = by_file.setdefault(file_name(name), name)
+        if other != name:
+            raise InputError(f"the methods {other!r} and {name!r} would share their files; rename one of them")
+
+
+def _by_method_and_seed(methods: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, dict[int, float | None]]:
+    return {
+        name: {run["seed"]: run["metrics"][metric] for run in row["runs"] if metric in run["metrics"]}
+        for name, row in methods.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The same value as JSON returns it; NaN and infinity, which JSON lacks, become None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

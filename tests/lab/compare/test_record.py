@@ -1,0 +1,85 @@
+"""The files of a comparison: what a run leaves, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import leanbayes as lb
+from leanbayes.lab.compare import Judgement, is_main_process
+from leanbayes.lab.compare.record import Record, file_name, summary_of
+from leanbayes.lab.recipes import parse
+from tests.lab.compare.cases import Broken, Counted, named
+
+HEADER = {"format": 1, "task": {"name": "t"}, "budget": {"lr": 0.1}, "samples": 3}
+NAMES = named("vi", "partial")
+
+
+def record(folder: Path, **header: Any) -> Record:
+    return Record(folder, HEADER | header, NAMES)
+
+
+def test_a_run_is_read_again(tmp_path: Path) -> None:
+    first = record(tmp_path)
+    assert first.needs_arrays("vi")
+    first.add("vi", NAMES["vi"], 0, Judgement({"nll": 0.5}, {"bytes": 4}, {"x": torch.ones(2)}), [])
+    first.add("vi", NAMES["vi"], 1, Judgement({"nll": float("nan")}, {"bytes": 4}), [{"name": "l"}])
+    first.fail("partial", NAMES["partial"], 0, ValueError("no\nmore"))
+    again = record(tmp_path)
+    assert again.results() == first.results()
+    assert again.has("vi", 0)
+    assert again.has("vi", 1)
+    assert not again.has("partial", 0)
+    assert not again.needs_arrays("vi")
+    assert again.needs_arrays("partial")
+    assert list(load_file(tmp_path / "arrays" / "vi.safetensors")) == ["vi/x"]
+    vi, partial = again.results()["methods"]
+    assert [run["metrics"]["nll"] for run in vi["runs"]] == [0.5, None]
+    assert vi["layers"] == [{"name": "l"}]
+    assert (partial["error"], partial["runs"]) == ("seed 0: ValueError: no", [])
+    assert json.loads(json.dumps(again.write_results())) == json.loads((tmp_path / "results.json").read_text())
+
+
+def test_nothing_is_written_for_no_run(tmp_path: Path) -> None:
+    record(tmp_path).write_results()
+    assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "run"}', '{"kind": "tuning", "format": 1}'])
+def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a.json").write_text(text)
+    with pytest.raises(lb.errors.ForeignFile, match="not a run"):
+        record(tmp_path)
+
+
+@pytest.mark.parametrize("other", [{"samples": 4}, {"budget": {"lr": 0.2}}, {"task": {"name": "u"}}])
+def test_runs_of_another_comparison_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+    record(tmp_path).fail("vi", NAMES["vi"], 0, ValueError(""))
+    with pytest.raises(lb.errors.InputError, match="another folder"):
+        record(tmp_path, **other)
+
+
+def test_methods_that_would_share_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(lb.errors.InputError, match="share their files"):
+        Record(tmp_path, HEADER, {"a:b": Broken(), "a/b": Broken()})
+
+
+def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_main_process()
+    monkeypatch.setenv("RANK", "1")
+    assert not is_main_process()
+    other = record(tmp_path)
+    other.fail("vi", NAMES["vi"], 0, ValueError(""))
+    other.write_results()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_names_of_files_and_summaries() -> None:
+    assert file_name("../a b:rate=0.1+temperature") == ".._a_b_rate=0.1+temperature"
+    assert summary_of(Broken()) == ""
+    assert summary_of(Counted()) == "An untrained network that counts how often it is asked for."
+    assert summary_of(parse("deterministic"))
