@@ -28,7 +28,7 @@ from leanbayes.metrics import accuracy, calibration_error, nll
 METHODS = {
     "expected log-softmax, by drawn logits": "likelihood=expected",
     "cross-entropy of the mean": "likelihood=mean",
-    "moment likelihood (002, eq. 11 corrected)": "likelihood=moment",
+    "moment likelihood (VDP++, eq. 11 corrected)": "likelihood=moment",
     "expected log-softmax, one variance for each filter": "likelihood=expected,per=filter",
 }
 KL_WEIGHTS = (0.1, 0.001, 0.0001)
