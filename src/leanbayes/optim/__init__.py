@@ -6,10 +6,14 @@ classes that satisfy `OptimizerBuilder`, in the modules of this package and behi
 """
 
 from leanbayes._catalogue import Catalogue
+from leanbayes.optim.ivon import IVON, CurvatureSummary
 from leanbayes.optim.protocol import NamedOptimizer, OptimizerBuilder, Problem
 from leanbayes.optim.random_tensor import RandomTensor, random_tensors
 
-__all__ = ["OPTIMIZERS", "NamedOptimizer", "OptimizerBuilder", "Problem", "RandomTensor", "random_tensors"]
+__all__ = [
+    "IVON", "OPTIMIZERS", "CurvatureSummary", "NamedOptimizer", "OptimizerBuilder", "Problem", "RandomTensor",
+    "random_tensors",
+]  # fmt: skip
 
 
 def _name_of(value: object) -> str | None:
