@@ -100,6 +100,8 @@ def packages() -> list[ModuleType]:
 def test_no_name_shadows_a_module(package: ModuleType) -> None:
     """``import leanbayes.metrics as m`` gives the module: no function or class has the name of a module beside it."""
     for info in pkgutil.iter_modules(package.__path__):
+        if info.name == "__main__":  # importing it runs the command
+            continue
         module = importlib.import_module(f"{package.__name__}.{info.name}")
         assert getattr(package, info.name) is module, f"{package.__name__}.{info.name} is not the module of that name"
 
