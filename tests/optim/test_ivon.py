@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,3 +239,23 @@ def test_weight_decay_replaces_the_prior() -> None:
     IVON(bnn, n_data=50, steps=3, weight_decay=0.08)
     assert bnn.prior.scale.item() == pytest.approx(0.5)
     assert torch.isfinite(bnn.kl())
+
+
+@pytest.mark.parametrize("options", [{}, {"subspace": lb.random_k(0.3, seed=1)}], ids=["all", "partly"])
+def test_fit_trains_by_name(options: dict[str, object], tmp_path: Path) -> None:
+    """`fit` gives IVON the loss without the KL, its default learning rate, and all parameters of the likelihood."""
+    bnn, _, _ = small_problem(propagate="mirrored", **options)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(96, 5, generator=generator)
+    data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long() + (x[:, 1] > 1).long())
+    loader = torch.utils.data.DataLoader(data, batch_size=32, shuffle=True)
+    history = lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=30, optimizer="ivon", checkpoint=tmp_path)
+    assert history.epochs[-1].nll < 0.6 * history.epochs[0].nll
+    spreads = torch.cat([weight.spread.detach().flatten() for weight in bnn.weights().values()])
+    assert spreads.std() > 0.05 * spreads.mean()
+
+
+def test_fit_needs_a_positive_kl_weight() -> None:
+    bnn, x, y = small_problem()
+    with pytest.raises(lb.errors.InputError, match="positive KL weight"):
+        lb.fit(bnn, [(x, y)], likelihood=lb.Categorical(), epochs=1, optimizer="ivon", kl_weight=0.0)

@@ -59,7 +59,8 @@ class Problem:
 class OptimizerBuilder(Protocol):
     """Anything with a name that builds an optimizer: a `NamedOptimizer`, or a class with a class method ``build``.
 
-    It may have an attribute ``owns_scales``, which is False where it is missing.
+    It may have the attribute ``owns_scales``, which is False where it is missing, and ``default_lr``, the learning rate
+    for users who name none, which is 0.001 where it is missing.
     """
 
     name: str

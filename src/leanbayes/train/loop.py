@@ -31,6 +31,8 @@ from leanbayes.train.steps import TrainingRun, new_progress
 
 __all__ = ["fit"]
 
+_USUAL_RATE = 1e-3  # the learning rate of optimizers that state none of their own
+
 
 def fit(
     model: nn.Module,
@@ -186,9 +188,11 @@ def _owns_scales(choice: OptimizerChoice) -> bool:
 
 def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> Optimizer:
     """Return the optimizer that the user chose, or build it."""
-    choice, model, lr = optimization.optimizer, objective.model, optimization.lr
+    choice, model = optimization.optimizer, objective.model
     if isinstance(choice, Optimizer):
         return choice
+    builder = OPTIMIZERS.named(choice) if isinstance(choice, str) else choice
+    lr = getattr(builder, "default_lr", _USUAL_RATE) if optimization.lr is None else optimization.lr
     if isinstance(model, Bayesian):
         groups = model.parameter_groups(lr=lr, scale_lr=optimization.scale_lr, weight_decay=optimization.weight_decay)
         if not objective.settings.with_kl:
@@ -200,7 +204,6 @@ def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> 
     learned = list(objective.likelihood.parameters())
     if learned:
         groups.append({"params": learned, "lr": lr, "weight_decay": 0.0})
-    builder = OPTIMIZERS.named(choice) if isinstance(choice, str) else choice
     if isinstance(builder, OptimizerBuilder):
         n_data = objective.settings.n_data
         return builder.build(Problem(model, groups, lr, optimization.weight_decay, n_data, steps))

@@ -25,10 +25,10 @@ class Optimization:
     """How `fit` changes the weights.
 
     Args:
-        optimizer: a name ("adam", "adamw", "sgd", or one that another package adds), a ``torch.optim.Optimizer``, or a
-            function that takes parameter groups and returns an optimizer. An optimizer that exists already keeps its
+        optimizer: a name ("adam", "adamw", "sgd", "ivon", or one that another package adds), a
+            ``torch.optim.Optimizer``, or a function that takes parameter groups and returns an optimizer. An optimizer that exists already keeps its
             own learning rates and weight decays.
-        lr: the learning rate of the means.
+        lr: the learning rate of the means. By default it is that of the optimizer: 0.5 for "ivon", else 0.001.
         scale_lr: the learning rate of the scales. By default it is ``lr``.
         weight_decay: the weight decay of the means. The scales have none.
         schedule: how the learning rate changes from step to step: "constant", "cosine", the name of a schedule that
@@ -46,11 +46,11 @@ class Optimization:
     >>> Optimization(lr=-1.0)
     Traceback (most recent call last):
         ...
-    leanbayes.errors.InputError: lr must be a positive, finite number, got -1.0; the default is 0.001
+    leanbayes.errors.InputError: lr must be a positive, finite number, got -1.0; leave it None ...
     """
 
     optimizer: OptimizerChoice = "adam"
-    lr: float = 1e-3
+    lr: float | None = None
     scale_lr: float | None = None
     weight_decay: float = 0.0
     schedule: str | RateSchedule = "constant"
@@ -72,7 +72,7 @@ class Optimization:
             rate_schedule(self.schedule)
         elif not callable(self.schedule):
             raise InputError(f"schedule must be a name or a function of optimizer and steps, got {self.schedule!r}")
-        _check_positive("lr", self.lr, "the default is 0.001")
+        _check_positive("lr", self.lr, "leave it None for the default of the optimizer")
         _check_positive("scale_lr", self.scale_lr, "leave it None to use lr")
         _check_positive("clip", self.clip, "leave it None for no clipping")
         if not 0 <= self.weight_decay < math.inf:
