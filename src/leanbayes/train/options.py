@@ -26,8 +26,8 @@ class Optimization:
 
     Args:
         optimizer: a name ("adam", "adamw", "sgd", "ivon", or one that another package adds), a
-            ``torch.optim.Optimizer``, or a function that takes parameter groups and returns an optimizer. An optimizer that exists already keeps its
-            own learning rates and weight decays.
+            ``torch.optim.Optimizer``, or a function that takes parameter groups and returns an optimizer. An optimizer
+            that exists already keeps its own learning rates and weight decays.
         lr: the learning rate of the means. By default it is that of the optimizer: 0.5 for "ivon", else 0.001.
         scale_lr: the learning rate of the scales. By default it is ``lr``.
         weight_decay: the weight decay of the means. The scales have none.
