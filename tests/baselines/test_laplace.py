@@ -264,7 +264,7 @@ def test_the_model_is_left_as_it_was(training: bool) -> None:
 
 def test_without_laplace_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "laplace", None)
-    with pytest.raises(InputError, match="pip install laplace-torch"):
+    with pytest.raises(InputError, match=r"pip install 'leanbayes\[laplace\]'"):
         LaplaceApproximation.fit(Net(), data(torch.float32, Categorical()), Categorical())
 
 

@@ -16,6 +16,7 @@ STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, between two counters
 _FIRST, _SECOND = uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB)
 _PAIRS = 256
 _BLOCK = 2 * _PAIRS
+_CHUNK = 64 * _BLOCK  # numbers whose intermediate results stay in the second cache
 _QUARTER = 1 << 62  # of all counters
 _TURN = f(2 * np.pi / 2**32)  # 2^32 make a full turn
 
@@ -34,6 +35,14 @@ def _mix(z: Any) -> Any:
 
 def _normals(first: Any, size: int, start: int = 0) -> Any:
     """Return the first ``size`` numbers of as many whole blocks as that takes."""
+    noise = np.empty(size, f)
+    for begin in range(0, size, _CHUNK):
+        part = noise[begin : begin + _CHUNK]
+        part[:] = _chunk(first, part.size, start + begin // 2)
+    return noise
+
+
+def _chunk(first: Any, size: int, start: int) -> Any:
     blocks = -(-size // _BLOCK)
     bits = _mix(_counters(first, blocks * _PAIRS, start))
     angles = bits.astype(np.uint32).view(np.int32)

@@ -237,7 +237,7 @@ def _curvature(
         except (ImportError, RuntimeError) as error:  # the latter from a torchvision of another torch
             raise InputError(
                 f"the Laplace approximation needs laplace-torch, which cannot be imported ({error}); "
-                "install it: pip install laplace-torch"
+                "install it: pip install 'leanbayes[laplace]'"
             ) from error
         # This backend forms the matrix from Jacobians; the default one multiplies by each unit vector, in float32.
         backend = curvature.GGNInterface

@@ -423,5 +423,5 @@ def _captum(name: str) -> Any:
         return import_module(name)
     except ImportError as error:
         raise InputError(
-            f"explanations need captum, which cannot be imported ({error}); pip install leanbayes[explain]"
+            f"explanations need captum, which cannot be imported ({error}); pip install 'leanbayes[explain]'"
         ) from error
