@@ -2,9 +2,11 @@
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,6 +54,22 @@ class Coordinates(nn.Module):
         self.rho = nn.Parameter(rho)
         self.register_buffer("index", index)
         self.register_buffer("memory", memory)
+
+    def without(self, gone: Tensor, shape: torch.Size) -> "Coordinates | None":
+        """Return what the flat mask ``gone`` over a tensor of ``shape`` leaves of the coordinates; None if nothing."""
+        stays = ~gone if self.index is None else ~gone[self.index.long()]
+        if stays.all():
+            return self
+        if not stays.any():
+            return None
+        if self.index is None:
+            index = stays.nonzero().squeeze(1).to(torch.int32 if stays.numel() < 2**31 else torch.int64)
+        else:
+            shape, index = self.index.shape, self.index[stays]
+        memory = None if self.memory is None else self.memory.expand(shape).flatten()[stays]
+        fewer = Coordinates(self.rho.detach().expand(shape).flatten()[stays], index, memory)
+        fewer.rho.requires_grad_(self.rho.requires_grad)
+        return fewer.train(self.training)
 
 
 class Bayesian(nn.Module):
@@ -302,6 +320,51 @@ class Bayesian(nn.Module):
                 shape, stored = sparse[slot.name].shape, slot.parameter.numel()
             rows.append(TensorSummary(dense_name(slot.name), shape, math.prod(shape), random.get(slot.name, 0), stored))
         return Summary(tuple(rows))
+
+    def random_tensors(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Yield each parameter that has random entries, with its mean and variance."""
+        parameters = dict(self.model.named_parameters())
+        for name, weight in self.weights().items():
+            yield parameters[name], weight.mean, weight.widened().variance()
+
+    def make_certain(self, kept: Mapping[nn.Parameter, Tensor]) -> None:
+        """Take away, in place, the randomness of pruned weights: scales and positions of the others remain.
+
+        Args:
+            kept: for parameters that were pruned, which of their entries stay.
+        """
+        parameters = dict(self.model.named_parameters())
+        if (
+            isinstance(self.posterior, Normal) and self.posterior.per == "filter"
+        ):  # a filter with holes has no one scale
+            for name, random in self.parts():
+                rho = random.rho.detach().expand(parameters[name].shape).clone()
+                random.rho = nn.Parameter(rho, random.rho.requires_grad)
+            self.posterior = replace(self.posterior, per="weight")
+        for key, (name, random) in zip(list(self.coordinates), list(self.parts()), strict=True):
+            if parameters[name] in kept:
+                fewer = random.without(~kept[parameters[name]].flatten(), parameters[name].shape)
+                if fewer is None:
+                    del self.coordinates[key]
+                else:
+                    self.coordinates[key] = fewer
+        if isinstance(self.prior, Mapping):  # a pattern that matches nothing is an error when the model is built again
+            names = [name for name, _ in self.parts()]
+            self.prior = {glob: law for glob, law in self.prior.items() if any(fnmatchcase(n, glob) for n in names)}
+
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+        """Return weight draws as differentiable functions of a batch, each with seeds of its own from ``source``."""
+        if self._held is not None:
+            return [self]
+        device = next(self.model.parameters()).device
+
+        def network(x: Tensor, seed: int) -> Any:
+            with torch.no_grad():
+                tensors = self.draw(generator=torch.Generator(device=device).manual_seed(seed))
+            return call_with(self.model, tensors, (x,), {})
+
+        seeds = [int(torch.randint(2**63 - 1, (), generator=source)) for _ in range(draws)]
+        return [partial(network, seed=seed) for seed in seeds]
 
     def densify(self) -> nn.Module:
         """Return a plain copy of the model at the means; weights that are stored sparse are dense in it."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from leanbayes.baselines import LaplaceApproximation, MCDropout
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
-from leanbayes.evaluation.explain import Explainer, networks_of
+from leanbayes.evaluation.explain import Explainer
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian
 from leanbayes.posteriors import Normal
 from leanbayes.prediction import Predictor, predict
@@ -174,7 +174,7 @@ def test_draws_of_laplace_have_its_functional_variance(case: str) -> None:
     assert isinstance(predictor, LaplaceApproximation)
     x, count = inputs(3), 300
     with torch.no_grad():
-        draws = torch.stack([one(x) for one in networks_of(predictor.eval(), count, torch.Generator().manual_seed(0))])
+        draws = torch.stack([one(x) for one in predictor.eval().networks(count, torch.Generator().manual_seed(0))])
     mean, covariance = predictor.functional_variance(x)
     variance = covariance.diagonal(dim1=1, dim2=2)
     assert ((draws.mean(0) - mean).abs() <= 4 * (variance / count).sqrt() + 1e-12).all()
@@ -290,7 +290,7 @@ def test_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         Explainer(nn.Linear(4, 3), samples=0)
     with pytest.raises(InputError, match="Bayesian"):
         Explainer(nn.Sequential(Bayesian(nn.Linear(4, 3))))
-    with pytest.raises(InputError, match="register"):
+    with pytest.raises(InputError, match="define its method networks"):
         Explainer(Own()).saliency(x)
     for wrong in (x[0], x.long(), x[:0], [x]):
         with pytest.raises(InputError, match="floating-point"):

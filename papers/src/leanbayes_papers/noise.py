@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
-from leanbayes.evaluation.pruning import seeded
 from leanbayes.likelihood import Categorical, Likelihood
 from leanbayes.metrics.quality import accuracy
 from leanbayes.prediction import Prediction, Predictor, predict
+from leanbayes_papers.pruning import seeded
 
 __all__ = ["SNRS", "NoiseCurve", "accuracy_under_noise", "add_noise", "noise_curve", "output_variance"]
 

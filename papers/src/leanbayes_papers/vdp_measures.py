@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
-from leanbayes.evaluation import accuracy_on, pruning_curve
 from leanbayes.lab.statistics import anova, paired_t, spearman
 from leanbayes_papers.noise import SNRS, noise_curve
+from leanbayes_papers.pruning import accuracy_on, pruning_curve
 from leanbayes_papers.study import Claim, Results, Verdict
 from leanbayes_papers.training import percent, repeatable
 from leanbayes_papers.verdicts import within

@@ -1,17 +1,22 @@
 """Monte Carlo dropout (Gal and Ghahramani 2016): dropout stays on when predicting."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.utils._pytree import tree_map
 
-from leanbayes._calls import Inputs, call
+from leanbayes._calls import Inputs, call, map_tensors
+from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.prediction import Predictor, in_eval
@@ -71,6 +76,24 @@ class MCDropout(Predictor):
                 out = call(self, x)
             yield out
 
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+        """Return passes with fixed dropout masks as differentiable functions; all inputs share the masks of a draw."""
+        devices = sorted({p.device.index for p in self.parameters() if p.is_cuda})
+
+        def one(row: Tensor) -> Any:
+            return map_tensors(lambda leaf: leaf[0], self(row.unsqueeze(0)))
+
+        def network(x: Tensor, seed: int) -> Any:
+            def reseed() -> None:
+                torch.default_generator.manual_seed(seed)
+                for device in devices:
+                    torch.cuda.default_generators[device].manual_seed(seed)
+
+            with torch.random.fork_rng(devices):
+                return _row_by_row(one, x, reseed)
+
+        return [partial(network, seed=seed) for seed in draw_seeds(draws, source)]
+
     def parts(self) -> dict[str, nn.Module]:
         """The model."""
         return {"model": self.model}
@@ -124,6 +147,21 @@ class MCDropout(Predictor):
                 f"none of the layers {list(self.inserted)} was called, so nothing was dropped; "
                 "add nn.Dropout layers to the model"
             )
+
+
+def _row_by_row(function: Callable[[Tensor], Any], x: Tensor, reseed: Callable[[], None]) -> Any:
+    """Apply ``function`` to each row with the same randomness: vmapped, or one row after the other if need be."""
+    try:
+        reseed()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns where it has no batching rule
+            return vmap(function, randomness="same")(x)
+    except (RuntimeError, ValueError, Warning):
+        rows = []
+        for row in x:
+            reseed()
+            rows.append(function(row))
+        return tree_map(lambda *leaves: torch.stack(leaves), rows[0], *rows[1:])
 
 
 def _drops(module: nn.Module) -> bool:

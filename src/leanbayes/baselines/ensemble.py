@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from leanbayes._calls import Inputs, call, call_with
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.prediction import Predictor, in_eval, outputs_of
+from leanbayes.prediction.prediction import networks_of
 
 __all__ = ["Ensemble"]
 
@@ -82,6 +83,12 @@ class Ensemble(Predictor):
             yield from self._together(chosen, x)
         else:
             yield from (self._one(model, x) for model in chosen)
+
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+        """Return the members as differentiable functions; draws of random members go round."""
+        count, draws = len(self.models), draws if self.members is None else min(draws, self.members)
+        members = [networks_of(model, len(range(i, draws, count)), source) for i, model in enumerate(self.models)]
+        return [members[draw % count][draw // count % len(members[draw % count])] for draw in range(draws)]
 
     def parts(self) -> dict[str, nn.Module]:
         """The members, by number."""

@@ -4,6 +4,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal, Self
 
@@ -13,6 +14,7 @@ from torch.func import jacrev, vmap
 from torch.utils._pytree import tree_leaves
 
 from leanbayes._calls import Inputs, batch_size, call, call_with, prediction_tensor, split_batch, take
+from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
@@ -148,6 +150,49 @@ class LaplaceApproximation(Predictor):
                 parts.append(spread @ spread.mT)
         covariance = torch.cat(parts)
         return mean.to(covariance), covariance
+
+    def random_tensors(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Yield each parameter that has random coordinates, with its mean and variance."""
+        parameters, sizes = dict(self.model.named_parameters()), list(self.coordinates.values())
+        variances = self.scale.square().sum(1).split(sizes)
+        for name, positions, variance in zip(self.coordinates, self.positions.split(sizes), variances, strict=True):
+            parameter = parameters[name]
+            flat = variance.new_zeros(parameter.numel()).index_copy(0, positions, variance)
+            yield parameter, parameter, flat.view(parameter.shape)
+
+    def make_certain(self, kept: Mapping[nn.Parameter, Tensor]) -> None:
+        """Set the rows of pruned coordinates in the root of the covariance to zero."""
+        parameters, sizes = dict(self.model.named_parameters()), list(self.coordinates.values())
+        rows_of = zip(self.coordinates, self.positions.split(sizes), self.scale.split(sizes), strict=True)
+        for name, positions, rows in rows_of:
+            if parameters[name] in kept:
+                rows.masked_fill_(~kept[parameters[name]].flatten()[positions].unsqueeze(1), 0)
+
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+        """Return f*(x) + J(x) A z as differentiable functions, each with one z for all inputs.
+
+        For each input alone, this is the distribution that `outputs` draws from.
+        """
+        parameters, sizes = dict(self.model.named_parameters()), list(self.coordinates.values())
+
+        def network(x: Tensor, seed: int) -> Tensor:
+            source = torch.Generator().manual_seed(seed)
+            noise = torch.randn(self.scale.shape[1], generator=source, dtype=torch.float64)
+            steps = (self.scale @ noise.to(self.scale)).split(sizes)
+            means, changes = {}, []
+            for name, positions, step in zip(self.coordinates, self.positions.split(sizes), steps, strict=True):
+                parameter = parameters[name]
+                means[name] = parameter.detach().requires_grad_()
+                flat = torch.zeros_like(parameter).flatten().index_copy(0, positions, step.to(parameter))
+                changes.append(flat.view(parameter.shape))
+            with torch.enable_grad():
+                out: Tensor = prediction_tensor(call_with(self.model, means, (x,), {}))
+                u = torch.zeros_like(out, requires_grad=True)  # Jᵀu is linear in u, and its own transpose is J
+                pulled = torch.autograd.grad(out, list(means.values()), u, create_graph=True)
+                change = torch.autograd.grad(pulled, u, changes, create_graph=True)[0]
+            return out + change if torch.is_grad_enabled() else (out + change).detach()
+
+        return [partial(network, seed=seed) for seed in draw_seeds(draws, source)]
 
     def parts(self) -> dict[str, nn.Module]:
         """The model."""

@@ -1,8 +1,9 @@
 """SWAG (Maddox et al. 2019): a Gaussian fitted to the weights that training passes through."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from leanbayes._calls import Inputs, call, call_with, split_batch
+from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.prediction import Predictor, in_eval
@@ -117,7 +119,7 @@ class Swag(Predictor):
             raise InputError("batches are read once for each draw: give a list or a DataLoader, not an iterator")
         if not self._norms():
             return
-        seeds = _seeds(draws, generator)
+        seeds = draw_seeds(draws, generator)
         found = []
         for seed in seeds:
             weights, statistics = self.sample(seed), self._fresh_statistics()
@@ -151,6 +153,39 @@ class Swag(Predictor):
                     tensors |= self._statistics(draw)
                 out = self._pass(tensors, x)
             yield out
+
+    def random_tensors(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Yield each random parameter with the mean and variance of its draws."""
+        count, parameters = int(self.collected), self._random()
+        if count < 2:
+            raise InputError(f"{count} weights were collected: call collect() at least twice, then prune")
+        variance = self.variance.clamp_min(0)
+        if self.rank:
+            rows = min(count, self.rank)
+            variance = variance / 2 + self.deviations[:rows].square().sum(0) / (2 * (rows - 1))
+        sizes = [parameter.numel() for parameter in parameters.values()]
+        moments = zip(parameters.values(), self.mean.split(sizes), variance.split(sizes), strict=True)
+        for parameter, mean, spread in moments:
+            yield parameter, mean.view(parameter.shape), spread.view(parameter.shape)
+
+    def make_certain(self, kept: Mapping[nn.Parameter, Tensor]) -> None:
+        """Set the mean, the variance and the deviations of pruned weights to zero."""
+        masks = [kept.get(p, torch.ones_like(p, dtype=torch.bool)).flatten() for p in self._random().values()]
+        gone = ~torch.cat([mask.to(self.mean.device) for mask in masks])
+        for tensor in (self.mean, self.variance, self.deviations):
+            tensor.masked_fill_(gone, 0)
+
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+        """Return weight draws as differentiable functions: those that have batch-norm statistics, or new ones."""
+        draws = draws if self.members is None else min(draws, self.members)
+        seeds = draw_seeds(draws, source) if self.members is None else self.seeds.tolist()[:draws]
+
+        def network(x: Tensor, draw: int, seed: int) -> Any:
+            with torch.no_grad():
+                tensors = self.sample(seed) | (self._statistics(draw) if self.members else {})
+            return call_with(self.model, tensors, (x,), {})
+
+        return [partial(network, draw=draw, seed=seed) for draw, seed in enumerate(seeds)]
 
     def parts(self) -> dict[str, nn.Module]:
         """The model."""
@@ -244,11 +279,6 @@ def _flat(statistics: dict[str, Tensor], kind: str) -> Tensor:
     return torch.cat([value for name, value in statistics.items() if name.endswith(kind)])
 
 
-def _seeds(count: int, generator: torch.Generator | None) -> list[int]:
-    place = "cpu" if generator is None else generator.device
-    return [int(torch.randint(2**63 - 1, (), generator=generator, device=place)) for _ in range(count)]
-
-
 def _lazily(count: int, generator: torch.Generator | None) -> Iterator[int]:
     for _ in range(count):
-        yield from _seeds(1, generator)
+        yield from draw_seeds(1, generator)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -12,6 +13,7 @@ from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Likelihood
 from leanbayes.prediction import Predictor, in_eval, outputs_of
+from leanbayes.prediction.prediction import networks_of
 
 __all__ = ["Temperature"]
 
@@ -64,6 +66,14 @@ class Temperature(Predictor):
         """The model's own draws, scaled."""
         for out in _draws(self.model, x, draws, generator):
             yield self._scaled(out)
+
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+        """Return the draws of the model inside as differentiable functions, scaled."""
+
+        def scaled(x: Tensor, network: Callable[[Tensor], Any]) -> Tensor:
+            return self._scaled(network(x))
+
+        return [partial(scaled, network=network) for network in networks_of(self.model, draws, source)]
 
     def parts(self) -> dict[str, nn.Module]:
         """The model."""

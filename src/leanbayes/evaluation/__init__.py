@@ -1,7 +1,8 @@
-"""Measure a predictor: all metrics of a data set in one pass, what it costs, what pruning and explaining give."""
+"""Measure a predictor: its metrics on a data set, its costs, what pruning leaves of it, and what explains it."""
 
 from leanbayes.evaluation.explain import Explainer
-from leanbayes.evaluation.pruning import Pruned, PruningCurve, accuracy_on, packed, prune, pruning_curve, unpack
+from leanbayes.evaluation.packing import packed, unpack
+from leanbayes.evaluation.pruning import Pruned, prune
 from leanbayes.evaluation.run import Evaluation, PredictedBatch, evaluate
 
 __all__ = [
@@ -9,11 +10,8 @@ __all__ = [
     "Explainer",
     "PredictedBatch",
     "Pruned",
-    "PruningCurve",
-    "accuracy_on",
     "evaluate",
     "packed",
     "prune",
-    "pruning_curve",
     "unpack",
 ]

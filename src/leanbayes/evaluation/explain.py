@@ -6,28 +6,25 @@ fixed. 002 measures the saliency of its networks so (Figure 4).
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial, singledispatch
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
-from torch.utils._pytree import tree_map
 
-from leanbayes._calls import call_with, map_tensors, prediction_tensor
-from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
+from leanbayes._calls import map_tensors, prediction_tensor
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.prediction import Predictor, in_eval
+from leanbayes.prediction.prediction import networks_of
 from leanbayes.propagate import OnePass
 from leanbayes.propagate.outputs import IndependentOutputs
 
-__all__ = ["Explainer", "networks_of"]
+__all__ = ["Explainer"]
 
 Quantity = Literal["prediction", "total", "aleatoric", "epistemic"]
 Network = Callable[[Tensor], Any]
@@ -249,127 +246,6 @@ class Explainer:
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() < 2 or not len(x):
             what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
             raise InputError(f"explanations are gradients by one floating-point tensor of inputs (N, ...), got {what}")
-
-
-@singledispatch
-def networks_of(model: Any, draws: int, source: torch.Generator) -> list[Network]:  # noqa: ARG001
-    """A predictor's draws as functions of a batch: each always the same for an input, alone or among others.
-
-    Unlike `outputs_of` these have gradients. For a predictor of your own: ``@networks_of.register``.
-    """
-    return [model]
-
-
-@networks_of.register
-def _(model: Predictor, draws: int, source: torch.Generator) -> list[Network]:  # noqa: ARG001
-    raise InputError(
-        f"nothing says what the draws of {type(model).__name__} are as differentiable functions; "
-        "register it: @networks_of.register"
-    )
-
-
-@networks_of.register
-def _(model: Bayesian, draws: int, source: torch.Generator) -> list[Network]:
-    if model.held:
-        return [model]
-
-    def network(x: Tensor, seed: int) -> Any:
-        place = next(model.parameters()).device
-        generator = torch.Generator(device=place).manual_seed(seed)
-        with torch.no_grad():
-            tensors = model.draw(generator=generator)
-        return call_with(model.model, tensors, (x,), {})
-
-    return [partial(network, seed=seed) for seed in _seeds(draws, source)]
-
-
-@networks_of.register
-def _(model: Ensemble, draws: int, source: torch.Generator) -> list[Network]:
-    count, made = len(model.models), draws if model.members is None else min(draws, model.members)
-    members = [networks_of(one, len(range(i, made, count)), source) for i, one in enumerate(model.models)]
-    return [members[draw % count][draw // count % len(members[draw % count])] for draw in range(made)]
-
-
-@networks_of.register
-def _(model: MCDropout, draws: int, source: torch.Generator) -> list[Network]:
-    devices = sorted({p.device.index for p in model.parameters() if p.is_cuda})
-
-    def one(row: Tensor) -> Any:
-        return map_tensors(lambda leaf: leaf[0], model(row.unsqueeze(0)))
-
-    def network(x: Tensor, seed: int) -> Any:
-        def again() -> None:
-            torch.default_generator.manual_seed(seed)
-            for device in devices:
-                torch.cuda.default_generators[device].manual_seed(seed)
-
-        with torch.random.fork_rng(devices):
-            return _row_by_row(one, x, again)
-
-    return [partial(network, seed=seed) for seed in _seeds(draws, source)]
-
-
-@networks_of.register
-def _(model: Swag, draws: int, source: torch.Generator) -> list[Network]:
-    made = draws if model.members is None else min(draws, model.members)
-    seeds = _seeds(made, source) if model.members is None else model.seeds.tolist()[:made]
-
-    def network(x: Tensor, draw: int, seed: int) -> Any:
-        with torch.no_grad():
-            tensors = model.sample(seed) | (model._statistics(draw) if model.members else {})
-        return call_with(model.model, tensors, (x,), {})
-
-    return [partial(network, draw=draw, seed=seed) for draw, seed in enumerate(seeds)]
-
-
-@networks_of.register
-def _(model: LaplaceApproximation, draws: int, source: torch.Generator) -> list[Network]:
-    """f*(x) + J(x) A z, one z for all inputs: of each input alone, the law that `LaplaceApproximation` draws from."""
-    own, sizes = dict(model.model.named_parameters()), list(model.coordinates.values())
-
-    def network(x: Tensor, seed: int) -> Tensor:
-        noise = torch.randn(model.scale.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        steps = (model.scale @ noise.to(model.scale)).split(sizes)
-        means, changes = {}, []
-        for name, places, step in zip(model.coordinates, model.positions.split(sizes), steps, strict=True):
-            means[name] = own[name].detach().requires_grad_()
-            flat = torch.zeros_like(own[name]).flatten().index_copy(0, places, step.to(own[name]))
-            changes.append(flat.view(own[name].shape))
-        with torch.enable_grad():
-            out: Tensor = prediction_tensor(call_with(model.model, means, (x,), {}))
-            u = torch.zeros_like(out, requires_grad=True)  # Jᵀu is linear in u, and its own transpose is J
-            pulled = torch.autograd.grad(out, list(means.values()), u, create_graph=True)
-            change = torch.autograd.grad(pulled, u, changes, create_graph=True)[0]
-        return out + change if torch.is_grad_enabled() else (out + change).detach()
-
-    return [partial(network, seed=seed) for seed in _seeds(draws, source)]
-
-
-@networks_of.register
-def _(model: Temperature, draws: int, source: torch.Generator) -> list[Network]:
-    def scaled(x: Tensor, network: Network) -> Any:
-        return model._scaled(network(x))
-
-    return [partial(scaled, network=network) for network in networks_of(model.model, draws, source)]
-
-
-def _row_by_row(function: Network, x: Tensor, again: Callable[[], None]) -> Any:
-    """``function`` of each row, with the same randomness for all: vmapped, or one after the other if that cannot be."""
-    try:
-        again()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # torch warns where it has no batching rule
-            return vmap(function, randomness="same")(x)
-    except (RuntimeError, ValueError, Warning):
-        rows = []
-        for row in x:
-            again()
-            rows.append(function(row))
-        return tree_map(lambda *leaves: torch.stack(leaves), rows[0], *rows[1:])
-
-
-def _seeds(count: int, source: torch.Generator) -> list[int]:
-    return [int(torch.randint(2**63 - 1, (), generator=source)) for _ in range(count)]
 
 
 def _tamed(value: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a prediction is, and what can make one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs
+from leanbayes.bayesian import Bayesian
+from leanbayes.errors import InputError
 
 __all__ = ["Prediction", "Predictor", "in_eval", "joined"]
 
@@ -71,6 +73,37 @@ class Predictor(nn.Module, ABC):
     def rebuild(cls, parts: dict[str, nn.Module], **config: Any) -> Self:
         """Make a predictor of these parts; its own buffers are filled in afterwards."""
         return cls(*parts.values(), **config)
+
+    def random_tensors(self) -> Iterator[tuple[nn.Parameter, Tensor, Tensor]]:
+        """Yield each parameter that this predictor itself makes random, with its mean and variance, for pruning."""
+        return iter(())
+
+    def make_certain(self, kept: Mapping[nn.Parameter, Tensor]) -> None:
+        """Take away, in place, the randomness of pruned weights. Pruning sets the weights themselves to zero.
+
+        Args:
+            kept: for parameters that were pruned, which of their entries stay.
+        """
+
+    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:  # noqa: ARG002
+        """Return draws as functions of a batch, for explanations.
+
+        Each function always gives the same output for an input, alone or among others. Unlike ``outputs`` it has
+        gradients.
+
+        Args:
+            draws: how many functions; fewer are returned if there are only so many members.
+            source: gives the seeds of the functions.
+        """
+        raise InputError(
+            f"{type(self).__name__} does not say what its draws are as differentiable functions; define its method "
+            "networks(draws, source)"
+        )
+
+
+def networks_of(model: Any, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
+    """Return the draws of any model as differentiable functions; a plain module or function has one, itself."""
+    return model.networks(draws, source) if isinstance(model, Bayesian | Predictor) else [model]
 
 
 @contextmanager

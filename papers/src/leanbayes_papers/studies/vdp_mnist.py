@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import Explainer
-from leanbayes.evaluation.pruning import FRACTIONS
 from leanbayes.lab.data import Task, load_data
 from leanbayes.lab.recipes import Budget
 from leanbayes_papers import cite
 from leanbayes_papers.figures import lines
 from leanbayes_papers.noise import SNRS
+from leanbayes_papers.pruning import FRACTIONS
 from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, Verdict
 from leanbayes_papers.training import digit_images, percent, small_task, train_and_measure
 from leanbayes_papers.vdp_measures import (
