@@ -1,4 +1,4 @@
-"""The command ``reproduce``: experiments by name, all of them, the list of them, and the page of claims."""
+"""``leanbayes reproduce``: run studies by name, list them, and write the page of claims."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,96 +8,104 @@ from rich.console import Console
 from rich.table import Table
 
 from leanbayes.errors import InputError, LeanBayesError, UnknownName
-from leanbayes.lab.cli.progress import Bars
-from leanbayes.lab.recipes.base import option
+from leanbayes.lab.cli import Bars, Command, Result, Session, argument, print_line
+from leanbayes.lab.recipes import option
 from leanbayes_papers import EXPERIMENTS, SIZES, Experiment, experiment_named, reproduce, write_claims
 
-__all__ = ["ReproduceOptions", "run_reproduce", "show_reproduced"]
+__all__ = ["COMMAND", "ReproduceOptions"]
 
-_MOST = 8  # columns that a line has room for
+_MOST_COLUMNS = 8  # that a table in the terminal has; the record has all
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """The experiments."""
+    """Which studies run, and how."""
 
-    list: bool = option(False, "which experiments there are, and how long each takes on two cores")
-    page: bool = option(False, "write claims.md, what holds of all claims, from the records in --out")
-    size: str = option("cpu", "smoke (needs no data, tests that it runs), cpu (two cores) or paper")
-    data_dir: str | None = option(None, "where data sets by name are; else what LEANBAYES_DATA names, or ./data")
-    seeds: tuple[int, ...] = option((), "numbers from 0 on; by default as many as the experiment says")
-    workers: int = option(2, "processes, each with one thread")
-    out: str = option("docs/results", "folder: records and figures go to experiments/ in it")
+    name: str | None = argument("The name of a study (--list shows them), or all.", default=None)
+    list: bool = option(False, "List the studies, how long each takes on two cores, and which data it needs.")
+    page: bool = option(
+        False, "Write claims.md from the records in the folder of --out: every claim, and whether it holds."
+    )
+    size: str = option(
+        "cpu",
+        "How large the study is: smoke (needs no data and only tests that it runs), cpu (for two cores) or paper "
+        "(as in the paper).",
+    )
+    data_dir: str | None = option(
+        None,
+        "The folder that holds the data sets. By default it is the folder that the environment variable "
+        "LEANBAYES_DATA names, or ./data.",
+    )
+    seeds: tuple[int, ...] = option((), "The seeds. By default each study says how many it needs.")
+    workers: int = option(2, "How many processes work at once, each with one thread.")
+    out: str = option("docs/results", "The folder that receives claims.md, and in experiments/ records and figures.")
     cache: str = option(
-        "out/experiments", "folder of what each job found: the same command goes on where it was stopped"
+        "out/experiments",
+        "The folder that keeps the result of each finished job, so that the same command continues after a stop.",
     )
 
 
-def run_reproduce(name: str | None, options: ReproduceOptions, bars: Bars) -> dict[str, Any]:
-    """Run one experiment or all; the records, and which failed.
+def run(options: ReproduceOptions, session: Session) -> Result:
+    """Run one study or all of them, and return the records and what failed.
 
-    An experiment fails where a job of it does. One that cannot begin is bad input; among all it is left out, and said.
+    A study fails if one of its jobs does. A study that cannot begin, such as one without its data, is bad input; among
+    all studies it is left out and listed as failed.
     """
     if options.size not in SIZES:
         raise UnknownName.of("size", options.size, SIZES)
     if options.list:
-        return {"list": [_listed(each) for each in EXPERIMENTS.values()]}
-    if name is None and options.page:
-        return {"page": str(write_claims(EXPERIMENTS.values(), Path(options.out)))}
-    if name is None:
-        raise InputError("say which experiment, or all; leanbayes reproduce --list has their names")
-    chosen = list(EXPERIMENTS.values()) if name == "all" else [experiment_named(name)]
+        return {"list": [_summary(study) for study in EXPERIMENTS.values()]}
+    if options.name is None and options.page:
+        return {"page": _write_page(options)}
+    if options.name is None:
+        raise InputError("say which study to run, or all; leanbayes reproduce --list shows their names")
+    every = options.name == "all"
     records, failed = [], []
-    for each in chosen:
+    for study in EXPERIMENTS.values() if every else [experiment_named(options.name)]:
         try:
-            record = _one(each, options, bars)
+            record = _reproduce(study, options, session.bars)
         except LeanBayesError as error:
-            if name != "all":
+            if not every:
                 raise
-            failed.append({"name": each.name, "error": " ".join(str(error).split())})
+            failed.append({"name": study.name, "error": " ".join(str(error).split())})
             continue
         records.append(record)
-        jobs = len(record["failed"])
-        if jobs or record["error"]:
-            first = record["error"] or f"{jobs} of {jobs + len(record['jobs'])} jobs: {record['failed'][0]['error']}"
-            failed.append({"name": each.name, "error": first})
-    found: dict[str, Any] = {"experiments": records, "failed": failed}
+        if record["failed"] or record["error"]:
+            failed.append({"name": study.name, "error": record["error"] or _first_failure(record)})
+    result: Result = {"experiments": records, "failed": failed}
     if options.page:
-        found["page"] = str(write_claims(EXPERIMENTS.values(), Path(options.out)))
-    return found
+        result["page"] = _write_page(options)
+    return result
 
 
-def show_reproduced(console: Console, found: dict[str, Any]) -> None:
-    """For people: what there is, or tables, verdicts and failures."""
-    for row in found.get("list", []):
+def show(console: Console, result: Result) -> None:
+    """Print the list of studies, or the tables, verdicts and failures of those that ran."""
+    for row in result.get("list", []):
         sizes = ", ".join(f"{size} {minutes:g} min" for size, minutes in row["minutes"].items())
-        console.print(f"{row['name']}: {row['title']}", markup=False, highlight=False)
-        console.print(f"    {sizes}; data for cpu: {', '.join(row['needs']) or 'none'}", markup=False, highlight=False)
-    for record in found.get("experiments", []):
-        console.print(f"{record['name']}, {record['size']}: {record['title']}", markup=False, highlight=False)
-        for title, rows in record["tables"].items():
-            _print_table(console, title, rows)
-        if record["size"] == "smoke":
-            console.print("a smoke test: its numbers say nothing of the claims", markup=False, highlight=False)
-        for verdict in record["verdicts"]:
-            claim = verdict["claim"]
-            told = f"{verdict['answer']}: {claim['paper']}, {claim['where']}: {claim['text']}\n    {verdict['why']}"
-            console.print(told, markup=False, highlight=False)
-    for row in found.get("failed", []):
-        console.print(f"{row['name']} failed: {row['error']}", markup=False, highlight=False)
-    if "page" in found:
-        console.print(f"page: {found['page']}", markup=False, highlight=False)
+        print_line(console, f"{row['name']}: {row['title']}")
+        print_line(console, f"    {sizes}; data for cpu: {', '.join(row['needs']) or 'none'}")
+    for record in result.get("experiments", []):
+        _show_record(console, record)
+    for row in result.get("failed", []):
+        print_line(console, f"{row['name']} failed: {row['error']}")
+    if "page" in result:
+        print_line(console, f"page: {result['page']}")
 
 
-def _one(each: Experiment, options: ReproduceOptions, bars: Bars) -> dict[str, Any]:
+def failed(result: Result) -> bool:
+    """Say whether a study failed."""
+    return bool(result.get("failed"))
+
+
+def _reproduce(study: Experiment, options: ReproduceOptions, bars: Bars) -> dict[str, Any]:
     def watch(done: int, total: int) -> None:
         if done:
             bars.step()
         else:
-            bars.begin(f"{each.name}, jobs", total)
+            bars.begin(f"{study.name}, jobs", total)
 
     return reproduce(
-        each,
+        study,
         options.size,
         folder=options.data_dir,
         seeds=options.seeds or None,
@@ -108,30 +116,61 @@ def _one(each: Experiment, options: ReproduceOptions, bars: Bars) -> dict[str, A
     )
 
 
-def _listed(each: Experiment) -> dict[str, Any]:
+def _write_page(options: ReproduceOptions) -> str:
+    return str(write_claims(EXPERIMENTS.values(), Path(options.out)))
+
+
+def _first_failure(record: dict[str, Any]) -> str:
+    jobs = len(record["failed"])
+    return f"{jobs} of {jobs + len(record['jobs'])} jobs: {record['failed'][0]['error']}"
+
+
+def _summary(study: Experiment) -> dict[str, Any]:
     return {
-        "name": each.name,
-        "title": each.title,
-        "minutes": {size: found.minutes for size, found in each.sizes.items()},
-        "needs": list(each.sizes["cpu"].needs),
-        "claims": len(each.claims),
+        "name": study.name,
+        "title": study.title,
+        "minutes": {name: size.minutes for name, size in study.sizes.items()},
+        "needs": list(study.sizes["cpu"].needs),
+        "claims": len(study.claims),
     }
 
 
-def _print_table(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
-    """Means, with half their intervals; all columns are in the record."""
-    columns = list(dict.fromkeys(name for row in rows for name in row if name != "method"))[:_MOST]
+def _show_record(console: Console, record: dict[str, Any]) -> None:
+    print_line(console, f"{record['name']}, {record['size']}: {record['title']}")
+    for title, rows in record["tables"].items():
+        _show_table(console, title, rows)
+    if record["size"] == "smoke":
+        print_line(console, "this is a smoke test: its numbers say nothing about the claims")
+    for verdict in record["verdicts"]:
+        claim = verdict["claim"]
+        print_line(console, f"{verdict['answer']}: {claim['paper']}, {claim['where']}: {claim['text']}")
+        print_line(console, f"    {verdict['why']}")
+
+
+def _show_table(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row if name != "method"))[:_MOST_COLUMNS]
     table = Table(box=None, header_style="bold", pad_edge=False, title=title, title_justify="left")
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(row["method"], *(_cell(row.get(name)) for name in columns))
+        table.add_row(row["method"], *(_mean_and_half(row.get(name)) for name in columns))
     console.print(table)
 
 
-def _cell(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _mean_and_half(cell: dict[str, Any] | None) -> str:
+    """Return the mean and half the width of its interval."""
+    if cell is None:
         return ""
-    half = "" if found["high"] is None else f" ± {found['high'] - found['mean']:.2g}"
-    return f"{found['mean']:.4g}{half}"
+    half = "" if cell["high"] is None else f" ± {cell['high'] - cell['mean']:.2g}"
+    return f"{cell['mean']:.4g}{half}"
+
+
+COMMAND = Command(
+    "reproduce",
+    "Repeat figures and tables of the papers, and judge the papers' claims.",
+    ReproduceOptions,
+    run,
+    show,
+    failed,
+)

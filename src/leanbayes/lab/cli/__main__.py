@@ -1,7 +1,8 @@
-"""``python -m leanbayes.lab.cli``, which is what `accelerate launch -m leanbayes.lab.cli` runs."""
+"""``python -m leanbayes.lab.cli`` is the command ``leanbayes``; ``accelerate launch -m leanbayes.lab.cli`` runs it."""
 
 import sys
 
 from leanbayes.lab.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Pictures of a segmentation: the predicted classes and how unsure each pixel is."""
+"""Pictures of a segmented image: the predicted classes, and how unsure the model is of each pixel."""
 
 import io
 import math
@@ -14,17 +14,23 @@ from leanbayes.prediction import Prediction
 __all__ = ["write_map"]
 
 
-def write_map(folder: Path, name: str, found: Prediction, row: int) -> None:
-    """Beside each other in ``folder``: ``<name>_classes.png`` (class indices) and ``<name>_<uncertainty>.png``.
+def write_map(folder: Path, name: str, prediction: Prediction, row: int) -> None:
+    """Write ``<name>_classes.png``, which holds class indices, and ``<name>_<uncertainty>.png`` for each uncertainty.
 
-    Uncertainties are grey from black (0) to white (log C nats, the most that C classes can have).
+    An uncertainty is grey, from black for 0 to white for log C nats, the most that C classes can have.
+
+    Args:
+        folder: where the pictures go.
+        name: the name of the image; folders in it become part of the file's name.
+        prediction: the predictions of a batch.
+        row: which image of the batch it is.
     """
     stem = "_".join(PurePosixPath(name).with_suffix("").parts)
-    mean = found.mean[row]
+    mean = prediction.mean[row]
     _write(folder / f"{stem}_classes.png", mean.argmax(0))
     most = math.log(mean.shape[0])
     for kind in ("total", "aleatoric", "epistemic"):
-        _write(folder / f"{stem}_{kind}.png", (getattr(found, kind)[row] * (255 / most)).round().clamp(0, 255))
+        _write(folder / f"{stem}_{kind}.png", (getattr(prediction, kind)[row] * (255 / most)).round().clamp(0, 255))
 
 
 def _write(path: Path, pixels: Tensor) -> None:

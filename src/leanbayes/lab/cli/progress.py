@@ -1,8 +1,8 @@
-"""Bars with the time left, on standard error, so that standard output stays for results."""
+"""Progress bars with the remaining time; they go to standard error, so that standard output holds results only."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -15,7 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from leanbayes.lab.compare import Event, is_main_process
+if TYPE_CHECKING:
+    from leanbayes.lab.compare import Event
 
 __all__ = ["Bars", "bars"]
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class Bars:
-    """One bar for all methods, one for the stage under way."""
+    """One bar for the whole command, and one for the stage that is under way."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -32,20 +33,20 @@ class Bars:
         self.key: tuple[str, int, str] | None = None
 
     def track(self, items: Sequence[T], what: str) -> Iterator[T]:
-        """A bar over a sequence."""
+        """Show a bar while somebody goes through a sequence."""
         yield from self.progress.track(items, description=what)
 
     def begin(self, what: str, total: int) -> None:
-        """The bar of the whole."""
+        """Show the bar of the whole command, which has ``total`` steps."""
         self.whole = self.progress.add_task(what, total=total)
 
     def step(self) -> None:
-        """One of the whole is done."""
+        """Advance the bar of the whole command by one step."""
         if self.whole is not None:
             self.progress.advance(self.whole)
 
-    def __call__(self, event: Event) -> None:
-        """A step of a stage."""
+    def __call__(self, event: "Event") -> None:
+        """Show how far a stage is; a new stage replaces the bar of the last one."""
         key = (event.method, event.seed, event.stage)
         if key != self.key:
             if self.stage is not None:
@@ -57,8 +58,12 @@ class Bars:
 
 
 @contextmanager
-def bars(quiet: bool) -> Iterator[Bars]:
-    """Bars while the block runs; none for machines, for other processes, or where nobody sees them."""
+def bars(hidden: bool) -> Iterator[Bars]:
+    """Show bars while the block runs.
+
+    Args:
+        hidden: show none, for programs that read the output and for all processes but the first.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
@@ -68,5 +73,6 @@ def bars(quiet: bool) -> Iterator[Bars]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=quiet or not is_main_process(), transient=True) as progress:
+    hidden = hidden or not console.is_terminal  # where nobody watches, an empty line is all that would remain of them
+    with Progress(*columns, console=console, disable=hidden, transient=True) as progress:
         yield Bars(progress)

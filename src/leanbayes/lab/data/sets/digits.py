@@ -64,7 +64,7 @@ def digits(seed: int = 0) -> Task:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise InputError("the digits come with scikit-learn: pip install 'leanbayes[demo]'") from error
+        raise InputError("the digits come with scikit-learn; run pip install 'leanbayes[lab]'") from error
     data = load_digits()
     images = torch.tensor(data.images / 16, dtype=torch.float32)[:, None]
     labels = torch.tensor(data.target)

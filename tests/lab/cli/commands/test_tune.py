@@ -9,7 +9,7 @@ import pytest
 
 from leanbayes.lab.cli import main
 from leanbayes.lab.recipes import parse
-from tests.lab.cli.test_cli import QUICK, complaint
+from tests.lab.cli.shell import QUICK, complaint
 
 SMALL = ["tune", "--data", "data.npz", *QUICK, "--batch-size", "60"]
 
@@ -83,7 +83,7 @@ def test_another_study_and_trials_that_all_fail(data: Path, capsys: pytest.Captu
     assert "split_seed was 0 and is now 1" in complaint(capsys, *first, "--split-seed", "1")
     assert "search.kl_weight was '0.1..1.0'" in complaint(capsys, *first, "--search", "kl_weight=0.1..2")
     said = complaint(capsys, *first, "--epochs", "1", "--study", "short")
-    assert "none of 1 trials could be trained; the first says: InputError: a recipe of two stages" in said
+    assert "none of 1 trials could be trained; the first error is: InputError: a recipe of two stages" in said
     with sqlite3.connect(data / "run" / "tune.db") as database:
         database.execute("DROP TABLE trials")
     database.close()

@@ -1,0 +1,1 @@
+"""The commands of ``leanbayes``: each file holds one record, and a new command is a new file."""

@@ -1,0 +1,121 @@
+"""``leanbayes compare``: train several methods on the same data, and write a report."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from leanbayes.errors import InputError
+from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
+from leanbayes.lab.cli.task import DataOptions, read_task
+from leanbayes.lab.recipes import Budget, option, parse
+
+if TYPE_CHECKING:  # slow to import, and not needed for help
+    from leanbayes.lab.compare import Event
+
+__all__ = ["COMMAND", "CompareOptions"]
+
+METHODS = ("deterministic", "ensemble", "dropout", "vi", "partial", "layers")
+
+# The terminal shows every metric but these, those of classes, levels or shifted sets, and most costs. The page has all.
+_FIRST = ("accuracy", "auc", "dice", "miou", "rmse", "nll", "brier", "ece", "crps")
+_ON_THE_PAGE = {"ece_mass", "aurc", "entropy", "mutual_information", "coverage_error"}
+_COSTS = ("cost/parameters", "cost/random", "cost/train_seconds", "cost/predict_seconds")
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """What is compared."""
+
+    methods: tuple[str, ...] = option(METHODS, f"The recipes to compare, each written as {SPECIFICATION}.")
+    seeds: tuple[int, ...] = option((0,), "The seeds. Each method is trained once for each of them.")
+    samples: int = option(32, "How many weight draws each prediction averages.")
+    out: str = option("out", "The folder that receives the results, the models and the report.")
+    data: DataOptions = field(default_factory=DataOptions)
+    budget: Budget = field(default_factory=Budget)
+
+
+def run(options: CompareOptions, session: Session) -> Result:
+    """Train and judge every method, write the report, and return the record of the comparison."""
+    from leanbayes.lab.compare import Protocol, compare, is_main_process
+    from leanbayes.lab.report import write_report
+
+    recipes = {text: parse(text) for text in options.methods}
+    if len(recipes) < len(options.methods):
+        raise InputError(f"--methods names a method twice: {' '.join(options.methods)}")
+    task, about = read_task(options.data, session.bars)
+    session.bars.begin("methods", len(recipes) * len(options.seeds))
+
+    def watch(event: "Event") -> None:
+        session.bars(event)
+        if event.stage == "evaluate" and event.done == event.total:
+            session.bars.step()
+
+    folder = Path(options.out)
+    record = compare(
+        task,
+        recipes,
+        folder,
+        Protocol(options.seeds, options.budget, options.samples),
+        watch=watch,
+        about=about,
+        command=session.command_line,
+    )
+    if is_main_process():
+        record["report"] = str(write_report(folder))
+    return record
+
+
+def show(console: Console, record: Result) -> None:
+    """Print the most important columns of the comparison, the errors, and where the report is."""
+    from leanbayes.lab.report import comparison_table, describe
+
+    rows = comparison_table(record)
+    names = _columns({name for row in rows for name in row.cells})
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    for name in names:
+        table.add_column(describe(name)[0], justify="right")
+    for row in rows:
+        cells = [row.cells.get(name) for name in names]
+        table.add_row(row.method, *("" if cell is None else _text(cell.text, cell.best) for cell in cells))
+    console.print(table)
+    for row in rows:
+        if row.error is not None:
+            print_line(console, f"{row.method} failed: {row.error}")
+    print_line(console, f"report: {record['report']}")
+
+
+def failed(record: Result) -> bool:
+    """Say whether a method could not be trained."""
+    return any(row["error"] for row in record["methods"])
+
+
+def _columns(available: Iterable[str]) -> list[str]:
+    """Return the columns that the terminal shows: the usual metrics, then those of other packages, then costs."""
+    names = set(available)
+    plain = {name for name in names if not set("/@") & set(name)} - _ON_THE_PAGE
+    return [
+        *(name for name in _FIRST if name in plain),
+        *sorted(plain.difference(_FIRST)),
+        *(name for name in _COSTS if name in names),
+    ]
+
+
+def _text(text: str, best: bool) -> str:
+    return f"[bold]{text}[/]" if best else text
+
+
+COMMAND = Command(
+    "compare",
+    "Train several methods on the same data, and write a report that compares them.",
+    CompareOptions,
+    run,
+    show,
+    failed,
+    recipe_help,
+)

@@ -1,0 +1,77 @@
+"""``leanbayes train``: train one method and save it."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
+from leanbayes.lab.cli.task import DataOptions, read_task
+from leanbayes.lab.recipes import Budget, Run, option, parse, prepare, settings
+
+__all__ = ["COMMAND", "TrainOptions"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What is trained."""
+
+    recipe: str = option("partial", f"The recipe to train, written as {SPECIFICATION}.")
+    seed: int = option(0, "The seed of the initial weights, the order of the data and the noise.")
+    samples: int = option(32, "How many weight draws each prediction averages.")
+    out: str = option("out", "The folder that receives the model and its scores.")
+    data: DataOptions = field(default_factory=DataOptions)
+    budget: Budget = field(default_factory=Budget)
+
+
+def run(options: TrainOptions, session: Session) -> Result:
+    """Train one recipe, save it, and return its scores on the test set."""
+    import json
+    import shutil
+
+    from leanbayes._files import write_text
+    from leanbayes.lab.compare import Event, is_main_process, judge
+    from leanbayes.storage import save
+
+    recipe = parse(options.recipe)
+    task, about = read_task(options.data, session.bars)
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoints = folder / "checkpoints"
+
+    def watch(stage: str, done: int, total: int) -> None:
+        session.bars(Event(options.recipe, options.seed, stage, done, total))
+
+    training = Run(options.budget, options.seed, checkpoints, watch)
+    trained = prepare(recipe, task, training)
+    record: Result = {"command": session.command_line, "recipe": settings(recipe), "budget": asdict(options.budget)}
+    if is_main_process():
+        judgement = judge(recipe, trained, task, training, samples=options.samples)
+        record |= {"seed": options.seed, "metrics": judgement.metrics, "cost": judgement.cost}
+        record["model"] = str(folder / "model.lb")
+        save(trained.predictor, folder / "model.lb", about=about | {"recipe": settings(recipe)})
+        write_text(folder / "scores.json", json.dumps(record, indent=1))
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    return record
+
+
+def show(console: Console, record: Result) -> None:
+    """Print every metric and where the model is."""
+    from leanbayes.lab.report import describe
+
+    titles = {name: describe(name)[0] for name in record["metrics"]}
+    width = max(map(len, titles.values()), default=0) + 2
+    for name, value in record["metrics"].items():
+        print_line(console, f"{titles[name]:{width}}{value:.4f}")
+    print_line(console, f"model: {record['model']}")
+
+
+COMMAND = Command(
+    "train",
+    "Train one method, and save it with its scores on the test set.",
+    TrainOptions,
+    run,
+    show,
+    epilog=recipe_help,
+)

@@ -1,0 +1,65 @@
+"""The table of predictions: one row for each input, with its uncertainty."""
+
+import csv
+import io
+from typing import Any
+
+from torch import Tensor
+
+from leanbayes.lab.data import Preparation
+from leanbayes.prediction import Prediction
+
+__all__ = ["Predictions"]
+
+_UNCERTAINTIES = ("total", "aleatoric", "epistemic")
+
+
+class Predictions:
+    """Collects predictions as the text of a CSV file.
+
+    Args:
+        preparation: says what kind of data is predicted, and what the classes are called.
+    """
+
+    def __init__(self, preparation: Preparation) -> None:
+        self.preparation = preparation
+        self._file = io.StringIO()
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(["name", *self._columns(), *_UNCERTAINTIES, "standard_error", "draws"])
+
+    def add(self, name: str, prediction: Prediction, row: int) -> None:
+        """Add one input: the row of a batch of predictions."""
+        uncertainties = [_digits(getattr(prediction, kind)[row].double().mean()) for kind in _UNCERTAINTIES]
+        end = [_digits(prediction.standard_error[row]), int(prediction.draws[row])]
+        self._writer.writerow([name, *self._cells(prediction, row), *uncertainties, *end])
+
+    def text(self) -> str:
+        """Return the text of the CSV file."""
+        return self._file.getvalue()
+
+    def _columns(self) -> list[str]:
+        classes, outputs = self.preparation.classes, len(self.preparation.target_mean)
+        numbers = [""] if outputs == 1 else [f"_{number}" for number in range(outputs)]
+        return {
+            "classes": ["predicted", "probability", *(f"p({name})" for name in classes)],
+            "labels": [f"p({name})" for name in classes],
+            "pixels": [f"share({name})" for name in classes],
+            "regression": [f"{what}{number}" for number in numbers for what in ("mean", "deviation")],
+        }[self.preparation.kind]
+
+    def _cells(self, prediction: Prediction, row: int) -> list[Any]:
+        mean, classes = prediction.mean[row], self.preparation.classes
+        if self.preparation.kind == "classes":
+            best = int(mean.argmax())
+            return [classes[best], _digits(mean[best]), *map(_digits, mean)]
+        if self.preparation.kind == "labels":
+            return [*map(_digits, mean)]
+        if self.preparation.kind == "pixels":
+            chosen = mean.argmax(0)
+            return [_digits((chosen == label).double().mean()) for label in range(len(classes))]
+        deviations = prediction.total[row].sqrt()
+        return [_digits(value) for pair in zip(mean, deviations, strict=True) for value in pair]
+
+
+def _digits(value: Tensor) -> str:
+    return f"{value.item():.6g}"

@@ -1,0 +1,95 @@
+"""``leanbayes predict`` from the shell: tables, maps, and models that do not fit."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
+
+
+def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
+    said = shell(
+        "train", "--data", "halves", "--recipe", "partial:rate=0.05", "--out", "run", *QUICK, "--epochs", "20",
+        folder=halves,
+    )  # fmt: skip
+    assert "Accuracy" in said
+    scores = json.loads((halves / "run" / "scores.json").read_text())
+    assert scores["metrics"]["accuracy"] > 0.8
+    assert not (halves / "run" / "checkpoints").exists()
+    for bright in ("left", "right"):
+        picture(halves / "new" / f"{bright}.png", bright, 99)
+    shell("predict", "run/model.lb", "new", "--out", "said", "--quiet", folder=halves)
+    rows = rows_of(halves / "said" / "predictions.csv")
+    assert [(row["name"], row["predicted"]) for row in rows] == [("left.png", "left"), ("right.png", "right")]
+    for row in rows:
+        assert float(row["p(left)"]) + float(row["p(right)"]) == pytest.approx(1, abs=1e-4)
+        assert float(row["probability"]) == max(float(row["p(left)"]), float(row["p(right)"]))
+        assert 0 <= float(row["epistemic"]) <= float(row["total"]) <= math.log(2) + 1e-6
+        assert float(row["aleatoric"]) + float(row["epistemic"]) == pytest.approx(float(row["total"]), abs=1e-4)
+        assert row["draws"] == "32"
+
+
+def test_images_with_masks_give_maps(
+    squares: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(squares)
+    run("train", "--data", "images", "--masks", "masks", "--recipe", "layers", "--out", "run", *QUICK, "--epochs", "12")
+    assert json.loads((squares / "run" / "scores.json").read_text())["metrics"]["dice"] > 0.5
+    capsys.readouterr()
+    run("predict", "run/model.lb", "images", "--out", "said", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"predictions": "said/predictions.csv", "inputs": 16}
+    row = rows_of(squares / "said" / "predictions.csv")[3]
+    assert row["name"] == "03.png"
+    maps = {
+        kind: np.asarray(Image.open(squares / "said" / f"03_{kind}.png")) for kind in ("classes", "total", "epistemic")
+    }
+    assert all(pixels.shape == (16, 16) for pixels in maps.values())
+    assert set(np.unique(maps["classes"])) <= {0, 1}
+    assert float(row["share(foreground)"]) == pytest.approx(maps["classes"].mean(), abs=1e-5)
+    assert float(row["total"]) == pytest.approx(maps["total"].mean() / 255 * math.log(2), abs=0.5 / 255)
+    assert (maps["epistemic"].astype(int) <= maps["total"].astype(int) + 1).all()
+
+
+def test_arrays_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(120, 3))
+    np.savez(tmp_path / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    np.savez(tmp_path / "new.npz", x=np.array([[3.0, 0, 0], [-3.0, 0, 0]]))
+    run("train", "--data", "data.npz", "--recipe", "vi", "--out", "a", *QUICK, "--epochs", "30")
+    run("predict", "a/model.lb", "new.npz", "--out", "a", "--samples", "auto", "--quiet")
+    assert [row["predicted"] for row in rows_of(tmp_path / "a" / "predictions.csv")] == ["1", "0"]
+
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["dose", "age", "outcome"])
+        writer.writerows([a, b, 100 + 30 * a + generator.normal()] for a, b, _ in x)
+    (tmp_path / "new.csv").write_text("age,dose\n0,1.5\n0,-1.5\n")
+    run(
+        "train", "--data", "table.csv", "--target", "outcome", "--recipe", "deterministic", "--out", "b", *QUICK,
+        "--epochs", "60",
+    )  # fmt: skip
+    run("predict", "b/model.lb", "new.csv", "--out", "b", "--quiet")
+    rows = rows_of(tmp_path / "b" / "predictions.csv")
+    assert [float(row["mean"]) for row in rows] == [pytest.approx(145, abs=12), pytest.approx(55, abs=12)]
+    assert all(0 < float(row["deviation"]) < 30 for row in rows)
+
+
+def test_a_saved_model_refuses_what_it_was_not_trained_for(
+    halves: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(halves)
+    run("train", "--data", "halves", "--recipe", "deterministic", "--out", "run", *QUICK)
+    picture(halves / "new" / "big.png", "left", 0, size=30)
+    assert "big.png" in complaint(capsys, "predict", "run/model.lb", "new")
+    (halves / "new" / "big.png").write_bytes(b"no image")
+    assert "big.png" in complaint(capsys, "predict", "run/model.lb", "new")
+    model = halves / "run" / "model.lb"
+    model.write_bytes(model.read_bytes()[:-100])
+    assert "cut short" in complaint(capsys, "predict", "run/model.lb", "new")
