@@ -1,12 +1,13 @@
 import copy
 from collections import OrderedDict, UserDict, namedtuple
-from types import SimpleNamespace
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from leanbayes._calls import batch_size, call, call_with, map_tensors, prediction_tensor, split_batch, take
+from leanbayes._calls import batch_size, call, call_with, map_pairs, map_tensors, prediction_tensor, split_batch, take
 from leanbayes.errors import InputError
 
 
@@ -16,6 +17,18 @@ class Tokens(UserDict):
 
 class Fields(dict):
     """A dict of a class of its own."""
+
+
+@dataclass
+class Record:
+    a: object
+    b: object
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRecord:
+    a: object
+    b: object
 
 
 class TestCall:
@@ -162,6 +175,37 @@ class TestRows:
         """A mapping that is handed through whole would silently give all rows instead of one."""
         assert torch.equal(call(lambda x: x, take(kind(x=x), slice(0, 1))), x[:1])
         assert torch.equal(call(lambda x: x, map_tensors(torch.neg, kind(x=x))), -x)
+
+    def test_map_tensors_keeps_types(self):
+        pair = namedtuple("pair", "a b")
+        for value in (
+            pair(x, 3),
+            Fields(a=x, b=3),
+            Tokens(a=x, b=3),
+            OrderedDict(a=x, b=3),
+            MappingProxyType({"a": x, "b": 3}),
+            Record(x, 3),
+            FrozenRecord(x, 3),
+            torch.max(torch.ones(2, 3), 0),
+        ):
+            negated = map_tensors(torch.neg, value)
+            assert type(negated) is type(value)
+            if hasattr(value, "a"):
+                assert torch.equal(negated.a, -x)
+                assert torch.equal(value.a, x)
+                assert negated.b == 3
+            elif hasattr(value, "keys"):
+                assert torch.equal(negated["a"], -x)
+                assert torch.equal(value["a"], x)
+                assert negated["b"] == 3
+        assert map_tensors(torch.neg, Record(3, "no tensor")) == Record(3, "no tensor")
+        assert map_tensors(torch.neg, Record) is Record
+
+    def test_map_pairs_keeps_places(self):
+        first, second = {"a": x, "b": [y]}, {"a": 2 * x, "b": [3 * y]}
+        sums = map_pairs(torch.add, first, second)
+        assert torch.equal(sums["a"], 3 * x)
+        assert torch.equal(sums["b"][0], 4 * y)
 
     def test_map_tensors_leaves_what_is_no_tensor(self):
         made = map_tensors(torch.neg, (x, {"y": [y]}, None, 3))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import ImageClassifierOutput
 
 import leanbayes as lb
 from leanbayes.lab.models import resnet18
+from leanbayes.prediction import outputs_of
 from tests.oracles import mean_within_standard_errors, moments_within_standard_errors, normal_kl
 
 PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
@@ -186,6 +189,42 @@ def test_whatever_the_model_returns_is_returned(kind: str, propagate: str) -> No
     assert (out > 90).all()
     out.sum().backward()
     assert bnn.model.layer.weight.grad is not None
+
+
+@dataclass(frozen=True)
+class FrozenAnswer:
+    logits: Tensor
+    inputs: Tensor
+
+
+class Pair(NamedTuple):
+    logits: Tensor
+    inputs: Tensor
+
+
+@pytest.mark.parametrize("propagate", [*PROPAGATIONS, "moments", "covariance"])
+@pytest.mark.parametrize("kind", [FrozenAnswer, Pair, ImageClassifierOutput])
+def test_the_type_is_that_of_the_model(kind: Any, propagate: str) -> None:
+    class Model(nn.Linear):
+        def forward(self, input: Tensor) -> Any:
+            logits = super().forward(input)
+            return kind(None, logits, (input,)) if kind is ImageClassifierOutput else kind(logits, input)
+
+    bnn, x = lb.Bayesian(Model(3, 2), propagate=propagate, predict_by=propagate), torch.randn(4, 3)
+    out = bnn(x)
+    assert type(out) is kind
+    assert type(out.logits) is Tensor
+    inputs = out.hidden_states[0] if kind is ImageClassifierOutput else out.inputs
+    assert torch.equal(inputs, x)
+    if kind is ImageClassifierOutput:
+        assert list(out) == ["logits", "hidden_states"]
+        assert out["logits"] is out.logits is out[0]
+    if propagate not in ("moments", "covariance"):
+        draws = list(outputs_of(bnn, x, 8))
+        assert all(type(draw) is kind for draw in draws)
+        if kind is not ImageClassifierOutput:
+            assert all(torch.equal(draw.inputs, x) for draw in draws)
+        assert len({draw.logits[0, 0].item() for draw in draws}) == 8
 
 
 @pytest.mark.parametrize("propagate", PROPAGATIONS)

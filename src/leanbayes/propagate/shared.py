@@ -24,6 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
+from leanbayes._calls import map_tensors
+
 __all__ = ["Diverged", "SharedPrefix"]
 
 _MOST_BYTES = 2**30  # a record that would keep more than this is given up: memory before speed
@@ -84,7 +86,7 @@ class SharedPrefix(TorchFunctionMode):
 
     def finish_recording(self, output: Any = None) -> None:
         """Call after the first pass with what it returned: from here on clean operations are answered."""
-        self._note_read([leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)])
+        self._note_read(_tensors_in(output))
         self.recording = False
         if any(tensor._version != version for tensor, version in self._read.values()):
             self.usable = False  # a value was read by a random operation and written over after
@@ -112,7 +114,7 @@ class SharedPrefix(TorchFunctionMode):
 
     def check(self, output: Any) -> None:
         """Raise `Diverged` if a value that is not there any more was returned, or a buffer or an input was changed."""
-        known = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf in self._serials]
+        known = [tensor for tensor in _tensors_in(output) if tensor in self._serials]
         if any(self._stale(self._serials[leaf][0]) for leaf in known):
             raise Diverged
         self.usable = all(torch.equal(now, then) for now, then in self._before)
@@ -261,6 +263,12 @@ class SharedPrefix(TorchFunctionMode):
     def _random_states(self) -> list[Tensor]:
         devices = {root.device for root in self._roots.values() if root.device.type == "cuda"}
         return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+
+
+def _tensors_in(output: Any) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    map_tensors(tensors.append, output)
+    return tensors
 
 
 def _transparent(model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Many draws of the last layer: unbiased, with the variance that 003's eq. 8 says, and closed forms where there are."""
+"""Many draws of the last layer: unbiased, with the variance of eq. 8 of Nazarovs et al. 2021, and closed forms."""
 
 import math
 
