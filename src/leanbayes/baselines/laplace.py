@@ -18,7 +18,7 @@ from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
-from leanbayes.posteriors.noise import standard_normal
+from leanbayes.posteriors._noise import standard_normal
 from leanbayes.prediction import Predictor, in_eval
 from leanbayes.subspace.select import Selection, Subspace
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import InputError
+from leanbayes.posteriors._special import digamma, exponential, polygamma, standard_gamma
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.special import digamma, exponential, polygamma, standard_gamma
 from leanbayes.posteriors.terms import Statistics, Term, log, power
 
 __all__ = ["GammaPower", "gamma_expectation"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leanbayes.posteriors._special import standard_gamma
 from leanbayes.posteriors.gamma_power import gamma_expectation
 from leanbayes.posteriors.location_scale import LocationScale, check_positive
-from leanbayes.posteriors.special import standard_gamma
 from leanbayes.posteriors.terms import Term
 
 __all__ = ["GeneralisedError"]

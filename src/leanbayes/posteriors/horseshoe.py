@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leanbayes.posteriors._noise import standard_normal
+from leanbayes.posteriors._special import log_scaled_exponential_integral
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.noise import standard_normal
-from leanbayes.posteriors.special import log_scaled_exponential_integral
 from leanbayes.posteriors.terms import Term
 
 __all__ = ["Horseshoe"]

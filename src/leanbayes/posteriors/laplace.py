@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions import Laplace as TorchLaplace
 
+from leanbayes.posteriors._special import exponential
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.special import exponential
 from leanbayes.posteriors.terms import Term
 
 __all__ = ["Laplace"]

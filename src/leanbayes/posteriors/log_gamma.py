@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leanbayes.posteriors._special import digamma, polygamma, standard_gamma
 from leanbayes.posteriors.location_scale import LocationScale, check_positive
-from leanbayes.posteriors.special import digamma, polygamma, standard_gamma
 from leanbayes.posteriors.terms import Term
 
 __all__ = ["LogGamma"]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import InputError
+from leanbayes.posteriors._noise import standard_normal
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.noise import standard_normal
 from leanbayes.posteriors.normal import log_standard_normal, normal_moment, normal_statistics
 from leanbayes.posteriors.terms import Form, Statistics, Term
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes.posteriors._special import exponential
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.special import exponential
 from leanbayes.posteriors.terms import Term
 
 __all__ = ["Logistic"]

@@ -11,9 +11,9 @@ from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 
 from leanbayes.errors import UnknownName
+from leanbayes.posteriors._noise import normal_and_sums, shifted_normal, standard_normal
+from leanbayes.posteriors._special import normal_and_gamma
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.noise import normal_and_sums, shifted_normal, standard_normal
-from leanbayes.posteriors.special import normal_and_gamma
 from leanbayes.posteriors.terms import Statistics, Term, power
 
 __all__ = ["Normal", "log_standard_normal", "normal_moment", "normal_statistics"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from leanbayes.posteriors._noise import standard_normal
+from leanbayes.posteriors._special import normal_and_gamma
 from leanbayes.posteriors.location_scale import LocationScale
-from leanbayes.posteriors.noise import standard_normal
 from leanbayes.posteriors.normal import normal_moment
-from leanbayes.posteriors.special import normal_and_gamma
 from leanbayes.posteriors.terms import Statistics, Term, power
 
 __all__ = ["Radial"]

@@ -1,4 +1,4 @@
-"""What a density is made of, as data: powers and logarithms of its argument, and means of the same of noise."""
+"""What densities are made of, as data: powers and logarithms, and the means of these over noise."""
 
 import math
 from collections.abc import Mapping

@@ -8,9 +8,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from leanbayes.posteriors._noise import standard_normal
+from leanbayes.posteriors._special import standard_gamma
 from leanbayes.posteriors.location_scale import LocationScale, check_positive
-from leanbayes.posteriors.noise import standard_normal
-from leanbayes.posteriors.special import standard_gamma
 from leanbayes.posteriors.terms import Statistics, Term, log, power
 
 __all__ = ["Wald"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leanbayes._ops import normal as ops
 from leanbayes._ops.normal import has_kernel, seed_of
-from leanbayes.posteriors.noise import standard_normal
+from leanbayes.posteriors._noise import standard_normal
 
 __all__ = [
     "digamma", "exponential", "log_scaled_exponential_integral", "normal_and_gamma", "polygamma", "standard_gamma",

@@ -11,7 +11,7 @@ from leanbayes._ops.normal import fill
 from leanbayes.bayesian import Bayesian
 from leanbayes.kl import Exact
 from leanbayes.posteriors import Normal, RandomWeight
-from leanbayes.posteriors.noise import shifted_normal, standard_normal
+from leanbayes.posteriors._noise import shifted_normal, standard_normal
 
 LARGE = 3 * 2**18 + 5  # three full pieces, and a short one
 

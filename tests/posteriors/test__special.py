@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from leanbayes.posteriors.special import normal_and_gamma, standard_gamma
+from leanbayes.posteriors._special import normal_and_gamma, standard_gamma
 
 
 def generator(seed: int = 1) -> torch.Generator:
