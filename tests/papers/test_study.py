@@ -6,7 +6,7 @@ import pytest
 
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.lab.recipes import Budget
-from leanbayes_papers import SIZES, STUDIES, Job, Results, Verdict, study_named
+from leanbayes_papers import Job, Results, Verdict
 from leanbayes_papers.study import every_job
 from tests.papers import stub
 
@@ -64,26 +64,3 @@ def test_a_column_is_by_data_and_seed_and_leaves_out_what_is_missing() -> None:
     assert results.column("nll", "c") == {}
     assert results.methods() == ["a", "b"]
     assert results.first("b", "y") is None
-
-
-def test_the_first_experiments_are_there() -> None:
-    named = {
-        "abboud-breast", "abboud-isic", "abboud-lidc", "subnetworks-camvid", "subnetworks-cost",
-        "subnetworks-mnist-rates", "subnetworks-resnet", "subnetworks-shifts", "subnetworks-toy", "vdp-mnist",
-        "vdp-vit", "nazarovs-confidence", "nazarovs-estimate", "ssvi-cifar", "combined", "pareto", "selection",
-        "uci",
-    }  # fmt: skip
-    assert named <= STUDIES.keys()
-    assert list(STUDIES) == sorted(STUDIES)
-    with pytest.raises(UnknownName, match="subnetworks-toy"):
-        study_named("toy")
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_smoke_needs_no_data_and_cpu_states_at_most_a_quarter_of_an_hour(name: str) -> None:
-    sizes = STUDIES[name].sizes
-    assert tuple(sizes) == SIZES
-    assert sizes["smoke"].needs == ()
-    assert sizes["cpu"].minutes <= 15
-    assert sizes["cpu"].seeds >= 3 or name == "subnetworks-cost"  # there is no chance in counts
-    assert all(size.scaled for size in sizes.values())

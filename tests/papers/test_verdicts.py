@@ -6,7 +6,7 @@ from scipy import stats
 
 from leanbayes.errors import InputError
 from leanbayes_papers import Claim, Job, Results, cite
-from leanbayes_papers.verdicts import all_of, beats, gains, matches, summary, within
+from leanbayes_papers.verdicts import all_of, beats, exceeds, gains, matches, ratios, summary, within
 
 CLAIM = Claim(cite.SUBNETWORKS, "figure 1", "words")
 
@@ -132,3 +132,14 @@ def test_a_summary_has_a_row_for_each_method_and_no_cell_for_what_is_missing() -
     assert rows[0]["nll"]["mean"] == 2.0
     assert rows[0]["nll"]["high"] == pytest.approx(2 + stats.t.ppf(0.975, 2) / 3**0.5)
     assert rows[1]["nll"]["high"] is None
+
+
+def test_measures_of_one_run_are_compared_in_pairs() -> None:
+    claim = Claim(cite.OURS, "here", "a measure is above another")
+    rows = [(Job("a", "vi", "x", seed), {"metrics": {"p": 1.0 + seed, "q": 0.5 + 1.01 * seed}}) for seed in range(4)]
+    results = Results([*rows, (Job("b", "vi", "x", 0), {"metrics": {"p": 0.0, "q": 9.0}})])
+    assert exceeds(results, claim, "a", "p", "q", margin=0.1).answer == "holds"
+    assert exceeds(results, claim, "a", "q", "p", margin=0.1).answer == "does not hold"
+    assert exceeds(results, claim, "a", "q", "none", margin=0.1).answer == "not testable here"
+    assert ratios(results, "p", "b", "a") == [0.0]
+    assert ratios(results, "p", "a", "b") == []

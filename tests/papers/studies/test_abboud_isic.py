@@ -1,17 +1,15 @@
 """Segmentation of skin lesions: verdicts, what is missed, and the overlays."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import recall_score
 
-from leanbayes_papers import STUDIES, Claim, Job, Results
+from leanbayes_papers import STUDIES, Claim
 from leanbayes_papers import segmentation as seg
-from leanbayes_papers.figures import save_figure
 from leanbayes_papers.studies import abboud_isic as isic
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 OURS, FULL, HELD = "partial 1 %", "vi from random weights", "partial 1 %, one draw for a batch, held statistics"
 
@@ -34,12 +32,6 @@ def test_verdicts_follow_the_numbers(claim: Claim, good: Any, bad: Any) -> None:
     assert made_up("abboud-isic", "cpu", bad)[claim.text] == "does not hold"
 
 
-@pytest.fixture
-def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isic, "by_rate", lambda *arguments, **options: None)
-    monkeypatch.setattr(isic, "summary", lambda *arguments, **options: None)
-
-
 def test_missed_is_one_minus_recall() -> None:
     size = STUDIES["abboud-isic"].sizes["smoke"]
     job = STUDIES["abboud-isic"].jobs(size, [0])[0]
@@ -49,21 +41,3 @@ def test_missed_is_one_minus_recall() -> None:
     recall = recall_score(*(np.asarray(part).flatten() for part in (predicted.truth == 1, predicted.chosen == 1)))
     assert 0 < recall < 1
     assert found["metrics"]["missed"] == pytest.approx(1 - recall)
-
-
-def test_overlays_tell_found_lesions_from_false_and_missed_ones(tmp_path: Path) -> None:
-    truth, chosen = [[[0, 0], [1, 1]]], [[[0, 1], [0, 1]]]
-    rows = {"a": {"truth": truth, "chosen": chosen, "doubt": [[[0.0, 0.1], [0.2, 0.6]]]}}
-    figure = seg.pictures(rows, 2, against=True)
-    shown = [axes.images[0] for axes in figure.axes]
-    assert np.array_equal(shown[1].get_array(), [[0, 2], [3, 1]])
-    assert shown[2].get_clim() == (0, pytest.approx(np.log(2)))
-    plain = seg.pictures(rows, 2)
-    assert np.array_equal(plain.axes[1].images[0].get_array(), chosen[0])
-    save_figure(figure, tmp_path / "a.svg")
-    assert (tmp_path / "a.svg").stat().st_size > 1000
-
-
-def test_only_runs_with_pictures_are_shown() -> None:
-    rows = [(Job("a", "vi", "x", 0), {"metrics": {}}), (Job("b", "vi", "x", 0), {"chosen": [], "doubt": []})]
-    assert list(seg.results_with_pictures(Results(rows), ("a", "b", "c"))) == ["b"]

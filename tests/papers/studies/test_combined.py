@@ -12,7 +12,7 @@ from leanbayes_papers.studies import combined
 from leanbayes_papers.studies.combined import RadialPartial, SparsePartial
 from leanbayes_papers.training import Recorded
 from tests import tasks
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 ONE, TEN, SPARSE, RADIAL = "partial 1 %", "partial 10 %", "partial 10 % of rigl", "radial partial 1 %"
 

@@ -8,7 +8,7 @@ from torch import nn
 from leanbayes.bayesian import Bayesian
 from leanbayes.posteriors import Normal
 from leanbayes_papers.studies.kl_weight import median_scale
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 METHODS = ("partial 1 %", "last layer", "vi", "vdp")
 

@@ -6,7 +6,7 @@ import torch
 
 from leanbayes_papers import STUDIES, Job, Results
 from leanbayes_papers.studies import nazarovs_confidence as confidence
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 NAME = "nazarovs-confidence"
 FEW, MANY = "radial, M = 1", "radial, M = 100"

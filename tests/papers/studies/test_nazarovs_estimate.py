@@ -10,7 +10,7 @@ from leanbayes.kl import MonteCarlo
 from leanbayes.posteriors import Normal
 from leanbayes_papers import STUDIES, Job
 from leanbayes_papers.studies import nazarovs_estimate as estimate
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 NAME, WAYS = "nazarovs-estimate", list(estimate._WAYS)
 OURS = list(estimate._OURS)

@@ -7,7 +7,7 @@ from leanbayes.lab.recipes import RECIPES, parse
 from leanbayes_papers import STUDIES, Job, Results
 from leanbayes_papers.studies import pareto
 from leanbayes_papers.studies.pareto import dominated
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 SIZE = STUDIES["pareto"].sizes["cpu"]
 OURS, ONE_PASS = "partial 1 %", "partial 1 % by moments"

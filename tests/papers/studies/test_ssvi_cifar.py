@@ -9,7 +9,7 @@ from leanbayes.lab.recipes.ssvi import SSVI
 from leanbayes.subspace import REMOVAL
 from leanbayes_papers import STUDIES, Job
 from leanbayes_papers.studies import ssvi_cifar as cifar
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 NAME = "ssvi-cifar"
 DENSE, NINETY, NINETY_FIVE, DROPOUT = "dense vi", "ssvi 90 %", "ssvi 95 %", "variational dropout"

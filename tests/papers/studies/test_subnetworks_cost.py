@@ -6,7 +6,7 @@ import pytest
 
 from leanbayes_papers import STUDIES, Claim, Job
 from leanbayes_papers.studies import subnetworks_cost as cost
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 OURS, STEP, TRAINING = "partial 1 %", "flops of a step", "flops of training"
 
@@ -37,11 +37,6 @@ OURS, STEP, TRAINING = "partial 1 %", "flops of a step", "flops of training"
 def test_verdicts_follow_the_numbers(claim: Claim, good: Any, bad: Any) -> None:
     assert made_up("subnetworks-cost", "cpu", good)[claim.text] == "holds"
     assert made_up("subnetworks-cost", "cpu", bad)[claim.text] == "does not hold"
-
-
-@pytest.fixture
-def verdicts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "summary", lambda *arguments, **options: None)
 
 
 def test_one_network_that_differs_is_enough_against_a_count() -> None:

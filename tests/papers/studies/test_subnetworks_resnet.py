@@ -10,7 +10,7 @@ from leanbayes.baselines import Ensemble
 from leanbayes.lab.recipes import parse
 from leanbayes_papers import STUDIES, Claim
 from leanbayes_papers.studies import subnetworks_resnet as resnet
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import made_up
 
 OURS, FIVE, OOD = "partial 1 %", "partial 5 %", "ood/unseen/auroc"
 

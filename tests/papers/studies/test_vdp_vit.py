@@ -6,8 +6,7 @@ import pytest
 
 from leanbayes_papers import STUDIES, Claim
 from leanbayes_papers.studies import vdp_vit as vit
-from tests.papers.studies.test_vdp_mnist import curve
-from tests.papers.test_experiments import made_up
+from tests.papers.made_up import curve, made_up
 
 PLAIN, VDP = "deterministic", "vdp"
 

@@ -1,0 +1,48 @@
+"""Made-up results of studies, by which the tests choose what the verdicts should be."""
+
+import zlib
+
+import numpy as np
+
+from leanbayes_papers import STUDIES, Job, Results
+from leanbayes_papers.noise import SNRS
+
+
+class Metrics(dict):
+    """Any measure: the same number for each method, with a little noise of its own, unless it is given."""
+
+    def __init__(self, job: Job, given: dict[tuple[str, str], float]) -> None:
+        super().__init__()
+        self.job, self.given = job, given
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> float:
+        noise = np.random.default_rng([zlib.crc32(f"{self.job} {name}".encode())]).normal()
+        return self.given.get((name, self.job.method), 0.5) + 1e-6 * noise
+
+
+def made_up(name: str, size: str, given: dict[tuple[str, str], float] | None = None) -> dict[str, str]:
+    """The answers to all claims, by their words, if the jobs had found these numbers."""
+    experiment = STUDIES[name]
+    chosen = experiment.sizes[size]
+    picture = np.eye(4).tolist()
+    other = {
+        "mean": [0.0] * 61, "deviation": [1.0] * 61, "pixels": picture, "curve": [2.0, 1.0], "raters": [picture] * 2,
+        "entropy": [picture] * 2,
+    }  # fmt: skip
+    jobs = experiment.jobs(chosen, range(3))
+    outcome = experiment.conclude(Results([(j, {"metrics": Metrics(j, given or {}), **other}) for j in jobs]), chosen)
+    assert [verdict.claim for verdict in outcome.verdicts] == list(experiment.claims)
+    assert outcome.tables
+    return {verdict.claim.text: verdict.answer for verdict in outcome.verdicts}
+
+
+def curve(measure: str, method: str, *, rising: bool = False) -> dict[tuple[str, str], float]:
+    """A measure that falls, or rises, as the SNR rises."""
+    values = [1.0, 0.8, 0.6, 0.5, 0.45, 0.41, 0.4]
+    return {
+        (f"{measure}@{snr:g} dB", method): value
+        for snr, value in zip(SNRS, values[:: -1 if rising else 1], strict=True)
+    }
