@@ -1,8 +1,9 @@
-"""How moments are best scored in training, and what one variance for each filter saves and costs.
+"""Find out how training should score moments, and what one variance for each filter saves and costs.
 
-Quality: the built-in digits, clean and under sensor noise; recipe "vdp" from the trained network with each likelihood,
-and with shared variances; the weight of the KL is chosen for each on the validation set, for their losses differ in
-scale. Cost: one pass and one training step of a ResNet-18, every weight random, in turns.
+Quality is measured on the built-in digits, clean and with sensor noise. The recipe "vdp" starts from a trained network,
+with each likelihood and with one variance for each filter. The weight of the KL is chosen for each on the validation
+set, because their losses differ in scale. Cost is measured on a ResNet-18 whose weights are all random: one pass and
+one training step, in turns.
 
     python benchmarks/moment_likelihoods.py [--seeds 3]
 """
@@ -37,23 +38,23 @@ BATCH, SIZE = 16, 32
 
 
 def quality(model: nn.Module, task: Task) -> dict[str, float]:
-    """Of predictions for the test digits, clean and noisy, and for the validation set, on which one may choose."""
+    """Score predictions for the test digits, clean and noisy, and for the validation set, which serves for choices."""
     x, y = task.test[:]
     noisy = x + NOISE * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    found = {"validation_nll": scores(model, *task.validation[:])["nll"]}
+    figures = {"validation_nll": scores(model, *task.validation[:])["nll"]}
     for name, images in (("", x), ("noisy_", noisy)):
-        found |= {name + metric: value for metric, value in scores(model, images, y).items()}
-    return found
+        figures |= {name + metric: value for metric, value in scores(model, images, y).items()}
+    return figures
 
 
 def scores(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Three metrics."""
+    """Return accuracy, NLL and calibration error of predictions from 128 draws of the outputs."""
     p = lb.predict(model, x, samples=128).mean
     return {"accuracy": accuracy(p, y).item(), "nll": nll(p, y).item(), "ece": calibration_error(p, y).item()}
 
 
 def qualities(seeds: int, epochs: int) -> list[dict[str, Any]]:
-    """Every likelihood with every KL weight, from one plain network a seed."""
+    """Train with every likelihood and every KL weight, from one plain network for each seed, and score the results."""
     rows: list[dict[str, Any]] = []
     for seed in range(seeds):
         task, nets = digits(seed), {}
@@ -70,24 +71,24 @@ def qualities(seeds: int, epochs: int) -> list[dict[str, Any]]:
 
 
 def chosen(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each method at the KL weight with the lowest validation nll: means over the seeds, and their deviations."""
-    found = []
+    """Return each method at its KL weight of lowest validation NLL: means over the seeds, and standard deviations."""
+    lines = []
     for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        weights = dict.fromkeys(row["kl_weight"] for row in own)
-        tried = {w: [row for row in own if row["kl_weight"] == w] for w in weights}
+        trials = [row for row in rows if row["method"] == method]
+        weights = dict.fromkeys(row["kl_weight"] for row in trials)
+        tried = {w: [row for row in trials if row["kl_weight"] == w] for w in weights}
         best = min(tried, key=lambda w: statistics.mean(row["validation_nll"] for row in tried[w]))
         line: dict[str, Any] = {"method": method, "kl_weight": best}
-        for metric in (key for key in own[0] if key not in ("method", "kl_weight", "seed")):
+        for metric in (key for key in trials[0] if key not in ("method", "kl_weight", "seed")):
             values = [row[metric] for row in tried[best]]
             line[metric] = statistics.mean(values)
             line[f"{metric}_deviation"] = statistics.stdev(values) if len(values) > 1 else 0.0
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def costs(rounds: int) -> list[dict[str, Any]]:
-    """Seconds of a prediction and of a training step, against the plain network's in the same turns."""
+    """Measure a prediction and a training step in turns with those of the plain network."""
     torch.manual_seed(0)
     model = resnet18(num_classes=10)
     x, y = torch.randn(BATCH, 3, SIZE, SIZE), torch.randint(0, 10, (BATCH,))
@@ -116,7 +117,7 @@ def costs(rounds: int) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def forward(model: nn.Module, x: Tensor) -> object:
-    """One pass."""
+    """Run one pass."""
     model.eval()
     if isinstance(model, lb.Bayesian) and isinstance(model.predict_by, lb.propagate.OnePass):
         return model.predict_by.law(model, x)
@@ -124,17 +125,19 @@ def forward(model: nn.Module, x: Tensor) -> object:
 
 
 def step(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    """The gradients of one loss, the KL with it."""
-    model.eval()  # statistics are held, as when random weights are trained
+    """Compute the gradients of one loss, including the KL."""
+    model.eval()  # statistics of norms are fixed, as in training with random weights
     lb.elbo(model, x, y, lb.Categorical(), n_data=50_000).loss.backward()
     model.zero_grad()
 
 
 def main() -> None:
-    """Train, measure, write."""
+    """Train, measure, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=40, help="half of them for the plain network")
+    parser.add_argument(
+        "--epochs", type=int, default=40, help="How many epochs to train; the plain network gets half of them."
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS / "moment_likelihoods.json")
     options = parser.parse_args()

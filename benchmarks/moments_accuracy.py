@@ -1,10 +1,9 @@
-"""Moments against weight samples: mean and standard deviation of every logit of trained networks, one pass beside many.
-
-The LeNet is small enough for its full covariance as well: what all of `moments` is an approximation of.
+"""Compare one pass of moments with many weight samples: mean and standard deviation of every logit, trained networks.
 
 Each network is trained plainly and then as a Bayesian one, as the recipe "vi" does, so that its scales have their
-trained size; then every way to propagate moments is held against S weight samples. The relative error of a deviation
-from S samples is itself about 0.56/√S: what the error of one pass is worth in samples is part of the result.
+trained size. Then every setting of `Moments` is compared with S weight samples. A standard deviation from S samples has
+a relative error of about 0.56/√S itself, so the result also says how many samples one pass is worth. The LeNet is small
+enough for its full covariance, which all settings approximate.
 
     python benchmarks/moments_accuracy.py --data-dir DIRECTORY        # with MNIST/raw/*.gz in it
 """
@@ -48,9 +47,15 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Net:
-    """A network, how its data are made of digits, how long it is trained, and on how many images it is compared.
+    """A network, how its data are made from digits, and how it is trained and compared.
 
-    On ``jointly`` of them the full covariance is propagated, too.
+    Attributes:
+        make: Makes the network.
+        prepare: Makes its images and labels from digits.
+        train: How many images it is trained with.
+        epochs: For how many epochs.
+        test: On how many images moments and samples are compared.
+        jointly: On how many of these the full covariance is propagated as well.
     """
 
     make: Callable[[], nn.Module]
@@ -62,17 +67,17 @@ class Net:
 
 
 def whole(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """28x28, as they are."""
+    """Return the digits unchanged, in 28x28 pixels."""
     return x, y
 
 
 def halved(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """16x16: a quarter of the work."""
+    """Return the digits in 16x16 pixels, for a quarter of the work."""
     return F.avg_pool2d(F.pad(x, (2, 2, 2, 2), value=x.min().item()), 2), y
 
 
 def scene(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Two digits in 64x64 pixels of noise; each pixel is background, of a digit below 5, or of one from 5 on."""
+    """Return two digits in 64x64 pixels of noise; a pixel is background, of a digit below 5, or of a digit from 5."""
     images, labels = torch.full((len(x), 1, 64, 64), x.min().item()), torch.zeros(len(x), 64, 64, dtype=torch.long)
     places = torch.randint(0, 9, (len(x), 2, 2), generator=torch.Generator().manual_seed(0))
     for i, ((top, left), (low, right)) in enumerate(places.tolist()):
@@ -93,7 +98,7 @@ NETS = {
 
 
 def trained(net: Net, x: Tensor, y: Tensor, kl_weights: tuple[float, float]) -> lb.Bayesian:
-    """Half of the epochs plain, half with every weight random."""
+    """Train for half of the epochs plainly, and for the other half with every weight random."""
     data = TensorDataset(*net.prepare(x[: net.train], y[: net.train]))
     loader = DataLoader(data, batch_size=64, shuffle=True)
     torch.manual_seed(0)
@@ -108,7 +113,7 @@ def trained(net: Net, x: Tensor, y: Tensor, kl_weights: tuple[float, float]) -> 
 
 @torch.no_grad()
 def sampled(bnn: lb.Bayesian, x: Tensor, samples: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the logits, by Welford's recursion."""
+    """Return mean and standard deviation of the logits over weight samples, by Welford's recursion."""
     generator = torch.Generator().manual_seed(1)
     mean, squares = torch.zeros(()), torch.zeros(())
     for n in range(1, samples + 1):
@@ -120,7 +125,7 @@ def sampled(bnn: lb.Bayesian, x: Tensor, samples: int) -> tuple[Tensor, Tensor]:
 
 
 def against(mean: Tensor, deviation: Tensor, truth: tuple[Tensor, Tensor]) -> dict[str, float]:
-    """How near one pass comes to the samples."""
+    """Return how close one pass comes to the samples."""
     true_mean, true_deviation = truth
     ratio = deviation / true_deviation
     error = (ratio - 1).abs().mean().item()
@@ -139,27 +144,31 @@ def _correlation(one: Tensor, two: Tensor) -> float:
 
 
 def main() -> None:
-    """Train or load, propagate, sample, write."""
+    """Train or load each network, propagate moments, draw samples, and write the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("LEANBAYES_DATA", "data"))
     parser.add_argument("--nets", nargs="+", choices=NETS, default=list(NETS))
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--kl-weights", type=float, nargs=2, default=(0.2, 0.01))
-    parser.add_argument("--cache", type=Path, help="a folder for the trained networks, to go on from there")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        help="A folder that stores the trained networks, so that a second run need not train them.",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / "moments_accuracy.json")
     options = parser.parse_args()
     task = mnist(options.data_dir).task("mlp")
     results: dict[str, Any] = {}
     for name in options.nets:
         net = NETS[name]
-        kept = options.cache and options.cache / "_".join(map(str, (name, *options.kl_weights)))
-        if kept is not None and kept.exists():
-            bnn = lb.load(kept, net.make()).eval()
+        stored = options.cache and options.cache / "_".join(map(str, (name, *options.kl_weights)))
+        if stored is not None and stored.exists():
+            bnn = lb.load(stored, net.make()).eval()
         else:
             bnn = trained(net, *_first(task.train, net.train), tuple(options.kl_weights))
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                lb.save(bnn, kept)
+            if stored is not None:
+                stored.parent.mkdir(parents=True, exist_ok=True)
+                lb.save(bnn, stored)
         x, y = net.prepare(*_first(task.test, net.test))
         results[name] = compared(bnn, x, y, options.samples)
         if net.jointly:
@@ -171,11 +180,11 @@ def main() -> None:
 
 @torch.no_grad()
 def compared(bnn: lb.Bayesian, x: Tensor, y: Tensor, samples: int, jointly: bool = False) -> dict[str, Any]:
-    """One network: how it is, and every way beside the samples; ``jointly``, the full covariance, too."""
+    """Describe one network, and compare every setting with samples; ``jointly``, the full covariance as well."""
     truth = sampled(bnn, x, samples)
     with bnn.at_mean():
         plain = (bnn(x) - truth[0]).abs() / truth[1]
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "accuracy": (truth[0].argmax(1) == y).double().mean().item(),
         "logits": truth[0].numel(),
         "random_weights": bnn.summary().random,
@@ -185,11 +194,11 @@ def compared(bnn: lb.Bayesian, x: Tensor, y: Tensor, samples: int, jointly: bool
     }
     for way, options in WAYS.items():
         mean, variance = lb.moments(bnn, x, by=lb.propagate.Moments(**options))
-        found[way] = against(mean, variance.sqrt(), truth)
+        figures[way] = against(mean, variance.sqrt(), truth)
     if jointly:
         mean, spread = map(torch.cat, zip(*(lb.covariance(bnn, few) for few in x.split(8)), strict=True))
-        found["full covariance"] = against(mean, spread.diagonal(dim1=1, dim2=2).sqrt(), truth)
-    return found
+        figures["full covariance"] = against(mean, spread.diagonal(dim1=1, dim2=2).sqrt(), truth)
+    return figures
 
 
 def _show(results: dict[str, Any]) -> None:

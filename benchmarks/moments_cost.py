@@ -1,11 +1,11 @@
-"""What carrying variances costs: a ResNet-18 on 32x32 images, against the plain net in the same run.
+"""Measure what carrying variances costs: a ResNet-18 on 32x32 images, in the same run as the plain network.
 
-- predict: `moments` with every weight random and with 1 % of them, against one plain pass of the model as it is, and of
-  the model with its images in channels_last, which is the layout that `moments` uses on the CPU.
-- step: elbo, backward, SGD with momentum under "moments", statistics of batch norm held as `fit` holds them.
-- memory: what a step, and a prediction, raise the memory of tensors by.
+- predict: one pass of `moments`, with every weight random and with 1 % of them, compared with a plain pass of the model
+  and with a plain pass in channels_last, which is the layout that `moments` uses on the CPU.
+- step: elbo, backward and SGD with momentum under "moments", with the statistics of batch norm fixed as in `fit`.
+- memory: by how much a step, and a prediction, raise the memory of tensors.
 - samples: 20 draws of `predict`.
-- covariance: the full covariance of 002's predecessor, on the LeNet of its MNIST experiments.
+- covariance: the full covariance, which the predecessor of VDP++ carries, on the LeNet of its MNIST experiments.
 
     python benchmarks/moments_cost.py [--batch 64] [--rounds 8]
 """
@@ -34,12 +34,12 @@ TRAINING = lb.propagate.Moments().lean()
 
 
 def without_gradients(function: Callable[[], object]) -> Callable[[], object]:
-    """The same in prediction."""
+    """Return the same work without gradients."""
     return torch.no_grad()(function)
 
 
 def predictions(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, rounds: int) -> dict[str, Any]:
-    """Seconds and ratios of one pass, in turns."""
+    """Measure one pass of every kind in turns: seconds, and ratios to the plain pass."""
     plain.eval()
     innermost = copy.deepcopy(plain).to(memory_format=torch.channels_last)
     images = x.contiguous(memory_format=torch.channels_last)
@@ -53,15 +53,15 @@ def predictions(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, r
         "1 % random, units independent": lambda: lb.moments(bayesian["1 % random"], x, by=INDEPENDENT),
     }
     times = race({name: without_gradients(work) for name, work in works.items()}, rounds)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, taken in times.items():
-        found |= timing(name, taken, times["plain"])
-        found[f"{name}_ratio_to_channels_last"] = min(taken) / min(times["plain, channels_last"])
-    return found
+        figures |= timing(name, taken, times["plain"])
+        figures[f"{name}_ratio_to_channels_last"] = min(taken) / min(times["plain, channels_last"])
+    return figures
 
 
 def samples_against_moments(bnn: lb.Bayesian, x: Tensor, rounds: int) -> dict[str, float]:
-    """20 draws against one pass with moments."""
+    """Compare 20 draws with one pass of moments."""
     bnn.eval()
     times = race(
         {
@@ -74,21 +74,21 @@ def samples_against_moments(bnn: lb.Bayesian, x: Tensor, rounds: int) -> dict[st
 
 
 def steps(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, y: Tensor, rounds: int) -> dict[str, Any]:
-    """Seconds and ratios of one training step, in turns."""
+    """Measure one training step of every kind in turns: seconds, and ratios to the plain step."""
     works = {"plain": stepper(plain.train(), x, y)}
     for name, bnn in bayesian.items():
         lb.fix_statistics(bnn.train())
         bnn.propagate, bnn.predict_by = TRAINING, "moments"
         works[name] = stepper(bnn, x, y)
     times = race(works, rounds)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, taken in times.items():
-        found |= timing(name, taken, times["plain"])
-    return found
+        figures |= timing(name, taken, times["plain"])
+    return figures
 
 
 def memory(plain: nn.Module, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Peaks above what was held before; parameters, scales and gradients are part of a step's."""
+    """Measure peaks of memory above what was in use before; a step counts parameters, scales and gradients."""
     likelihood = lb.Categorical()
 
     def step(model: nn.Module) -> Callable[[], object]:
@@ -104,17 +104,17 @@ def memory(plain: nn.Module, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> dict[str
 
     plain.train(), lb.fix_statistics(bnn.train())
     bnn.propagate, bnn.predict_by = TRAINING, "moments"
-    found = {"step_plain": peak_memory(step(plain)) + size(plain), "step_moments": peak_memory(step(bnn)) + size(bnn)}
+    figures = {"step_plain": peak_memory(step(plain)) + size(plain), "step_moments": peak_memory(step(bnn)) + size(bnn)}
     plain.eval(), bnn.eval()
-    found["predict_plain"] = peak_memory(without_gradients(lambda: plain(x))) + size(plain)
-    found["predict_moments"] = peak_memory(without_gradients(lambda: lb.moments(bnn, x))) + size(bnn)
+    figures["predict_plain"] = peak_memory(without_gradients(lambda: plain(x))) + size(plain)
+    figures["predict_moments"] = peak_memory(without_gradients(lambda: lb.moments(bnn, x))) + size(bnn)
     for kind in ("step", "predict"):
-        found[f"{kind}_ratio"] = found[f"{kind}_moments"] / found[f"{kind}_plain"]
-    return found
+        figures[f"{kind}_ratio"] = figures[f"{kind}_moments"] / figures[f"{kind}_plain"]
+    return figures
 
 
 def covariance(batch: int, rounds: int) -> dict[str, Any]:
-    """The full covariance on a small CNN, where 002 reports ten times the time and memory of VDP++."""
+    """Measure the full covariance on a small CNN; the paper reports ten times the time and memory of VDP++."""
     x = torch.rand(batch, 1, 28, 28)
     plain = lenet5(1, 10).eval()
     bnn = lb.Bayesian(copy.deepcopy(plain), posterior=lb.posteriors.Normal(0.01)).eval()
@@ -124,11 +124,11 @@ def covariance(batch: int, rounds: int) -> dict[str, Any]:
         "covariance": lambda: lb.covariance(bnn, x),
     }
     times = race({name: without_gradients(work) for name, work in works.items()}, rounds)
-    found: dict[str, Any] = {"batch": batch}
+    figures: dict[str, Any] = {"batch": batch}
     for name, taken in times.items():
-        found |= timing(name, taken, times["plain"])
-        found[f"{name}_peak_bytes"] = peak_memory(without_gradients(works[name]))
-    return found
+        figures |= timing(name, taken, times["plain"])
+        figures[f"{name}_peak_bytes"] = peak_memory(without_gradients(works[name]))
+    return figures
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Moments of a rectified Gaussian, and sums over positions, in loops that the compiler turns into vector instructions.
 
-With a = |μ|/σ all follows from the density φ(a) and Mills' ratio M(a) = Φ(−a)/φ(a) = √(π/2)·erfcx(a/√2), for which
-there is one formula with a relative error below 1.2e-7 (Press et al., Numerical Recipes, erfcc).
+With a = |μ|/σ, everything follows from the density φ(a) and Mills' ratio M(a) = Φ(−a)/φ(a) = √(π/2)·erfcx(a/√2). For
+the ratio there is one formula with a relative error below 1.2e-7 (Press et al., Numerical Recipes, erfcc).
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ __all__ = [
 
 _BLOCK = 512
 _SQUARE = 16  # numbers of a cache line
-_FARTHEST = f(12)  # standard deviations: beyond, a tail is 0 in float32
+_FARTHEST = f(12)  # standard deviations, beyond which a tail is 0 in float32
 _DENSITY = f(0.3989422804014327)  # φ(0)
 _ROOT_HALF = f(0.7071067811865476)
 _ROOT_HALF_PI = f(1.2533141373155003)
@@ -33,7 +33,7 @@ _ROOT_HALF_PI = f(1.2533141373155003)
 
 @_kernel
 def _tails(mean: Any, root: Any, size: Any, distance: Any, density: Any, mills: Any) -> None:
-    """A = |μ|/σ, φ(a) and Mills' ratio of it; for σ = 0 as if a were 0, which a factor of 0 hides."""
+    """Compute a = |μ|/σ, φ(a) and Mills' ratio of a; if σ = 0, a counts as 0, and the caller multiplies by σ = 0."""
     for i in range(size):
         s = root[i]
         distance[i] = min(abs(mean[i]) / (s if s > f(0) else f(1e30)), _FARTHEST)
@@ -51,9 +51,9 @@ def _tails(mean: Any, root: Any, size: Any, distance: Any, density: Any, mills: 
 
 @_kernel
 def rectify(mean: Any, variance: Any, out_mean: Any, out_variance: Any) -> None:
-    """E = relu(μ) + σφG₁ and Var = σ²(rise + φG₂ − (φG₁)²) with G₁ = 1 − aM and G₂ = (1 + a²)M − a.
+    """Compute E = relu(μ) + σφG₁ and Var = σ²(rise + φG₂ − (φG₁)²) with G₁ = 1 − aM and G₂ = (1 + a²)M − a.
 
-    As polynomials in t = 1/(1 + a/4) both have relative errors below 2e-7, and M = G₂ + aG₁: nothing cancels.
+    As polynomials in t = 1/(1 + a/4), G₁ and G₂ have relative errors below 2e-7. As M = G₂ + aG₁, nothing cancels.
     """
     for i in range(mean.size):
         m, v = mean[i], max(variance[i], f(0))
@@ -74,7 +74,7 @@ def rectify(mean: Any, variance: Any, out_mean: Any, out_variance: Any) -> None:
 
 @_kernel
 def rectify_and_sum(mean: Any, variance: Any, out_mean: Any, out_variance: Any, sums: Any) -> None:
-    """The same for arrays (positions, channels), and for each channel ΣE, ΣE², ΣVar and Σ Cov(z, relu(z))."""
+    """Do as `rectify` for arrays (positions, channels), and sum E, E², Var and Cov(z, relu(z)) for each channel."""
     positions, channels = mean.shape
     plain, squares, spread, covariance = sums[0], sums[1], sums[2], sums[3]
     rows = max(1, _BLOCK // channels)
@@ -103,7 +103,7 @@ def rectify_and_sum(mean: Any, variance: Any, out_mean: Any, out_variance: Any, 
 def pull_back_rectify(
     mean: Any, variance: Any, of_out_mean: Any, of_out_variance: Any, of_mean: Any, of_variance: Any
 ) -> None:
-    """∂E/∂μ = Φ, ∂E/∂σ² = φ/2σ, ∂Var/∂μ = 2E(1 − Φ), ∂Var/∂σ² = Φ − Eφ/σ."""
+    """Pull gradients back by ∂E/∂μ = Φ, ∂E/∂σ² = φ/2σ, ∂Var/∂μ = 2E(1 − Φ) and ∂Var/∂σ² = Φ − Eφ/σ."""
     root, distance = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     density, mills = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, mean.size, _BLOCK):
@@ -138,7 +138,7 @@ def pull_back_rectify(
 
 @_kernel
 def square(x: Any, variance: Any, out: Any, sums: Any) -> None:
-    """x² + σ², and for each channel Σx, Σx² and Σσ²: arrays (positions, channels), sums (3, channels)."""
+    """Compute x² + σ² for arrays (positions, channels), and the sums (3, channels) of x, x² and σ²."""
     channels = x.shape[1]
     for p in range(x.shape[0]):
         xs, vs, outs = x[p], variance[p], out[p]
@@ -157,7 +157,7 @@ def square(x: Any, variance: Any, out: Any, sums: Any) -> None:
 
 @_kernel
 def pull_back_square(x: Any, of_second: Any, of_passed: Any, of_x: Any, of_variance: Any, of_sums: Any) -> None:
-    """Gradients of ``square`` for x and σ², joined with those that σ² has from elsewhere (``of_passed``)."""
+    """Compute the gradients of `square` for x and σ²; ``of_passed`` is what σ² gets from elsewhere."""
     channels = x.shape[1]
     for p in range(x.shape[0]):
         xs, seconds, passed, xs_out, vs_out = x[p], of_second[p], of_passed[p], of_x[p], of_variance[p]
@@ -176,7 +176,7 @@ def pull_back_square(x: Any, of_second: Any, of_passed: Any, of_x: Any, of_varia
 def affine(
     x: Any, variance: Any, centre: Any, on_variance: Any, on_square: Any, added: Any, out: Any, sums: Any
 ) -> None:
-    """A·σ² + B·(x − m)² + D, each of them a number for each channel, and Σσ² and Σ(x − m)² for each channel."""
+    """Compute A·σ² + B·(x − m)² + D with numbers for each channel, and sum σ² and (x − m)² for each channel."""
     channels = x.shape[1]
     away = np.empty(channels, f)
     for p in range(x.shape[0]):
@@ -200,7 +200,7 @@ def pull_back_affine(
     x: Any, variance: Any, gradient: Any, centre: Any, on_variance: Any, on_square: Any,
     of_x: Any, of_variance: Any, of_sums: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Gradients of ``affine`` for x and σ², and for each channel Σ gσ², Σ g(x − m)², Σ g and Σ ∂/∂x."""
+    """Compute the gradients of `affine` for x and σ², and for each channel Σ gσ², Σ g(x − m)², Σ g and Σ ∂/∂x."""
     channels = x.shape[1]
     away = np.empty(channels, f)
     for p in range(x.shape[0]):
@@ -229,7 +229,7 @@ def pull_back_affine(
 
 @_kernel
 def turn(x: Any, out: Any) -> None:
-    """(batch, positions, channels) as (channels, positions, batch), in squares that stay in the cache."""
+    """Turn (batch, positions, channels) into (channels, positions, batch), in squares that stay in the cache."""
     batch, positions, channels = x.shape
     for p in range(positions):
         for first in range(0, batch, _SQUARE):

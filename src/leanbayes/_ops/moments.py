@@ -1,7 +1,8 @@
-"""Elementwise work of moment propagation as single sweeps over memory; float32 on the CPU, else None is returned.
+"""Elementwise work of moment propagation as single sweeps over memory, for float32 tensors on the CPU.
 
-A pass that carries variances has ten elementwise operations where the plain one has one; each would read and write
-memory of its own. The kernels are in `leanbayes._ops.moment_kernels`, compiled at the first use and kept on disk.
+A pass that carries variances has ten elementwise operations where the plain pass has one, and each would read and write
+memory of its own. A function returns None for tensors that its kernel does not take, and the caller uses torch instead.
+The kernels are in `leanbayes._ops.moment_kernels`; they are compiled at their first use and cached on disk.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ __all__ = [
     "turned",
 ]
 
-_LEAST = 2**14  # numbers: below, the calls weigh more than the sweeps
+_LEAST = 2**14  # numbers, below which the calls cost more than the sweeps save
 _PIECE = 2**15  # numbers that a thread takes at least
 
 
@@ -32,20 +33,20 @@ Remake = Callable[[], tuple[Tensor, Tensor]]
 
 
 def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tuple[Tensor, Tensor] | None:
-    """Mean and variance of relu(z) for Gaussian z.
+    """Return mean and variance of relu(z) for Gaussian z.
 
-    ``remake`` gives the two arguments again: then they are not kept for the backward pass.
+    If ``remake`` is given, the backward pass calls it to get the two arguments again, instead of keeping them.
     """
     if not _fit(mean, variance):
         return None
-    found: tuple[Tensor, Tensor] = _Rectify.apply(mean, variance, remake)
-    return found
+    moments: tuple[Tensor, Tensor] = _Rectify.apply(mean, variance, remake)
+    return moments
 
 
 def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The same without gradients for images in channels_last, and sums over the positions, (examples, 4, channels).
+    """Return mean and variance of relu(z), and sums over positions, for images in channels_last without gradients.
 
-    Of E = E relu(z), E², Var relu(z) and Cov(z, relu(z)).
+    The sums, of shape (examples, 4, channels), are those of E = E relu(z), E², Var relu(z) and Cov(z, relu(z)).
     """
     if torch.is_grad_enabled() or mean.dim() != 4 or not _fit(mean, variance) or _channels(mean) is None:
         return None
@@ -80,9 +81,9 @@ class _Rectify(torch.autograd.Function):
 
 
 def square(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
-    """x² + σ², and for each example and channel Σx, Σx², Σσ² over the positions, (examples, 3, channels); no gradient.
+    """Return x² + σ² and the sums of x, x² and σ² over the positions, of shape (examples, 3, channels); no gradient.
 
-    Channels are the innermost axis in memory: images in channels_last, or tokens.
+    The channels must be the innermost axis in memory: images in channels_last, or tokens.
     """
     if not _fit(x, variance) or _channels(x) is None:
         return None
@@ -93,7 +94,7 @@ def square(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of `square` for x and σ², the latter with ``of_passed`` added."""
+    """Return the gradients of `square` for x and σ², the latter with ``of_passed`` added."""
     out = torch.empty_like(x), torch.empty_like(x)
     tensors = [x, _like(of_second, x), _like(of_passed, x)]
     _by_example("pull_back_square", tensors, [of_sums.contiguous()], out)
@@ -101,7 +102,10 @@ def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: T
 
 
 def turned(x: Tensor) -> Tensor:
-    """Images in channels_last with the batch innermost instead, as `leanbayes._ops.sparse` takes them; no gradient."""
+    """Return images in channels_last with the batch innermost instead, as `leanbayes._ops.sparse` takes them.
+
+    Tensors that the kernel does not take, and all tensors while gradients are recorded, are returned unchanged.
+    """
     if torch.is_grad_enabled() or x.dim() != 4 or not _fit(x) or _channels(x) is None:
         return x
     out = x.new_empty(x.shape[1], x.shape[2] * x.shape[3], x.shape[0])
@@ -110,7 +114,7 @@ def turned(x: Tensor) -> Tensor:
 
 
 def add_turned(total: Tensor, value: Tensor) -> Tensor:
-    """``total`` in channels_last plus ``value`` with the batch innermost; in place, if no gradient is recorded."""
+    """Add ``value``, with the batch innermost, to ``total`` in channels_last; in place if no gradient is recorded."""
     if torch.is_grad_enabled():
         return total + value
     inner = value.movedim(0, -1)
@@ -127,15 +131,16 @@ def add_turned(total: Tensor, value: Tensor) -> Tensor:
 def affine(
     x: Tensor, variance: Tensor, centre: Tensor, on_variance: Tensor, on_square: Tensor, added: Tensor
 ) -> tuple[Tensor, Tensor] | None:
-    """A·σ² + B·(x − m)² + D with m, A, B and D for each channel: the variance after a norm with a random gain.
+    """Return A·σ² + B·(x − m)² + D, where m, A, B and D are vectors over channels, and two sums over positions.
 
-    And for each example and channel Σσ² and Σ(x − m)² over the positions, (examples, 2, channels).
+    This is the variance after a norm with a random gain. The sums of σ² and (x − m)² have the shape
+    (examples, 2, channels).
     """
     vectors = (centre, on_variance, on_square, added)
     if not _fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
         return None
-    found: tuple[Tensor, Tensor] = _Affine.apply(x, variance, *(vector.contiguous() for vector in vectors))
-    return found
+    result: tuple[Tensor, Tensor] = _Affine.apply(x, variance, *(vector.contiguous() for vector in vectors))
+    return result
 
 
 class _Affine(torch.autograd.Function):
@@ -164,14 +169,14 @@ class _Affine(torch.autograd.Function):
 
 
 def _channels(x: Tensor) -> int | None:
-    """How many channels lie innermost in memory; None if there are no positions before them."""
+    """Return how many channels lie innermost in memory; None if no positions lie before them."""
     if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
         return x.shape[1]
     return x.shape[-1] if x.dim() == 3 and x.is_contiguous() else None
 
 
 def _fit(*tensors: Tensor) -> bool:
-    """Whether all are large float32 tensors in main memory with one dense layout."""
+    """Tell whether all are large float32 tensors in main memory with the same dense layout."""
     first = tensors[0]
     return (
         first.numel() >= _LEAST
@@ -190,7 +195,7 @@ def _fit(*tensors: Tensor) -> bool:
 
 
 def _like(value: Tensor, other: Tensor) -> Tensor:
-    """In the layout of the other."""
+    """Return ``value`` in the layout of ``other``."""
     return value if value.stride() == other.stride() else torch.empty_like(other).copy_(value)
 
 
@@ -215,16 +220,16 @@ def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
 
 
 def _share(numbers: int) -> int:
-    """What a thread takes at a time: four shares each, for a call costs as much as thousands of numbers."""
+    """Return how many numbers a thread takes at a time: four shares each, as a call costs as much as thousands."""
     return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
 
 
 def _share_out(work: Callable[[int], None], starts: Sequence[int]) -> None:
-    """Call ``work`` on each start. This thread takes its share: others may wait for a core that torch's still hold."""
-    left = iter(starts)
+    """Call ``work`` on each start, in threads. This thread works too: others may wait for cores that torch holds."""
+    remaining = iter(starts)
 
     def take() -> None:
-        for start in left:
+        for start in remaining:
             work(start)
 
     helpers = min(torch.get_num_threads(), len(starts)) - 1
@@ -242,7 +247,10 @@ def _by_example(
     out: Sequence[Tensor] = (),
     common: Sequence[Tensor] = (),
 ) -> None:
-    """Call a kernel on (positions, channels) of each example, in threads: tensors, common, out, and its own rows."""
+    """Call a kernel on the (positions, channels) of each example, in threads.
+
+    The kernel gets the example's ``tensors``, then ``common``, which all examples share, then ``out`` and its ``rows``.
+    """
     from leanbayes._ops import moment_kernels
 
     kernel: Callable[..., None] = getattr(moment_kernels, name)
@@ -261,14 +269,14 @@ def _by_example(
 
 
 def _by_positions(name: str, arrays: Sequence[Any]) -> None:
-    """Call a kernel on runs of positions, the middle axis of all arrays, in threads."""
+    """Call a kernel on runs of positions, which are the middle axis of all arrays, in threads."""
     from leanbayes._ops import moment_kernels
 
     kernel: Callable[..., None] = getattr(moment_kernels, name)
     positions = arrays[0].shape[1]
     step = max(1, _share(arrays[0].size) * positions // max(arrays[0].size, 1))
 
-    def some(start: int) -> None:
+    def run(start: int) -> None:
         kernel(*(array[:, start : start + step] for array in arrays))
 
-    _share_out(some, range(0, positions, step))
+    _share_out(run, range(0, positions, step))

@@ -1,4 +1,4 @@
-"""What operations do to mean and variance, one file a subject; importing a file registers its rules."""
+"""The rules of moments, one file for each subject; importing a file registers its rules."""
 
 from leanbayes.propagate.moments.rules import (
     activations,
