@@ -87,6 +87,52 @@ def test_the_same_seed_gives_the_same_weights_whatever_the_global_state() -> Non
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("mixed_precision", [None, "bf16"])
+def test_nothing_else_is_changed(fails: bool, mixed_precision: str | None, tmp_path: Path) -> None:
+    """Random states, modes and generators are as before, whether the training ends or fails."""
+    bnn = lb.Bayesian(network())
+    bnn.model[1].eval()
+    bnn.model[3].requires_grad_(False)
+    likelihood = lb.Categorical().eval()
+    modes = [module.training for module in bnn.modules()]
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    loaders = [DataLoader(data(), batch_size=32, shuffle=True, generator=generator) for generator in generators]
+    own = [(loader.generator, loader.sampler.generator) for loader in loaders]
+    states = [generator.get_state() for generator in generators]
+
+    def failing(row: lb.train.Epoch) -> None:
+        torch.rand(1), np.random.rand(), random.random()  # noqa: NPY002
+        if fails:
+            raise ZeroDivisionError
+
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
+    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        lb.fit(
+            bnn,
+            loaders[0],
+            likelihood=likelihood,
+            epochs=2,
+            optimizer=lb.Optimization(mixed_precision=mixed_precision),
+            validate=loaders[1],
+            callbacks=[failing],
+            checkpoint=tmp_path,
+        )
+    except ZeroDivisionError:
+        assert fails
+    after = random.getstate(), np.random.get_state()[1], torch.get_rng_state()  # noqa: NPY002
+    assert before[0] == after[0]
+    assert (before[1] == after[1]).all()
+    assert torch.equal(before[2], after[2])
+    assert [module.training for module in bnn.modules()] == modes
+    assert not likelihood.training
+    assert [parameter.requires_grad for parameter in bnn.model[3].parameters()] == [False, False]
+    for loader, pair, generator, state in zip(loaders, own, generators, states, strict=True):
+        assert (loader.generator, loader.sampler.generator) == pair
+        assert torch.equal(generator.get_state(), state)
+
+
 def test_early_stopping_brings_back_the_best_epoch() -> None:
     bnn = lb.Bayesian(network(), subspace=lb.random_k(k=3), posterior=lb.posteriors.Normal(1e-4))
     kept: list[dict[str, Tensor]] = []
