@@ -1,4 +1,7 @@
-"""How data meets a model: inputs as tensors, tuples or mappings, and the tensor that matters in what comes back."""
+"""How data meets a model.
+
+Inputs are tensors, tuples or mappings. What a model returns may hold several tensors, of which one matters.
+"""
 
 import copy
 from collections.abc import Callable, Mapping, MutableMapping
@@ -17,7 +20,9 @@ Inputs = Any
 
 
 def call(function: Callable[..., Any], inputs: Inputs) -> Any:
-    """Call ``function`` on a batch: a mapping as keywords, a tuple or list as positions, else as the only argument.
+    """Call a function on the inputs of a batch.
+
+    A mapping gives keyword arguments, a tuple or list gives positional arguments, and anything else is the only one.
 
     >>> call(lambda a, b: a - b, {"b": 1, "a": 3}), call(max, (1, 2))
     (2, 2)
@@ -30,7 +35,7 @@ def call(function: Callable[..., Any], inputs: Inputs) -> Any:
 
 
 def call_with(model: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """``model(*args, **kwargs)`` with some of its parameters replaced by ``tensors``, tied ones together.
+    """Return ``model(*args, **kwargs)`` with ``tensors`` in the place of parameters; tied ones are replaced together.
 
     >>> call_with(nn.Linear(1, 1, bias=False), {"weight": torch.tensor([[2.0]])}, (torch.ones(1, 1),), {})
     tensor([[2.]])
@@ -39,14 +44,14 @@ def call_with(model: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, 
         return functional_call(model, dict(tensors), args, dict(kwargs))
     finally:
         for module in model.modules():
-            if isinstance(module, nn.RNNBase):  # it caches its weights, and would keep the replaced ones alive
+            if isinstance(module, nn.RNNBase):  # it caches its weights and would keep the replacements alive
                 module._init_flat_weights()
 
 
 def prediction_tensor(output: Any) -> Any:
-    """The logits (or means) in a model's output: the tensor itself, or its ``logits``.
+    """Return the logits or means in a model's output: the output itself if it is a tensor, or its ``logits``.
 
-    A pair of tensors is left as it is: a Gaussian likelihood reads it as mean and log-variance.
+    A pair of tensors stays a pair, because a Gaussian likelihood reads it as mean and log-variance.
 
     >>> prediction_tensor({"logits": torch.ones(1)})
     tensor([1.])
@@ -61,30 +66,30 @@ def prediction_tensor(output: Any) -> Any:
         return output
     raise InputError(
         f"the model returned a {type(output).__name__}, which is no tensor and has no `logits`; "
-        "say which tensor is meant: output=lambda returned: returned[...]"
+        "pick the tensor that matters: output=lambda returned: returned[...]"
     )
 
 
 def split_batch(batch: Any) -> tuple[Inputs, Any]:
-    """Inputs and targets of a batch, which must be a pair."""
+    """Return the inputs and the targets of a batch, which must be a pair."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     raise InputError(f"a batch must be a pair (inputs, targets), got a {type(batch).__name__} of {_length(batch)}")
 
 
 def batch_size(inputs: Inputs) -> int:
-    """The length of the first axis, the same for every tensor among the inputs."""
-    found: list[int] = []
-    map_tensors(lambda leaf: found.append(leaf.shape[0]) if leaf.dim() else None, inputs)
-    if len(set(found)) != 1:
-        raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(set(found))}")
-    if found[0] == 0:
-        raise InputError("the batch is empty: give at least one example")
-    return found[0]
+    """Return the number of examples: the length of the first axis, which all tensors among the inputs must share."""
+    lengths: list[int] = []
+    map_tensors(lambda leaf: lengths.append(leaf.shape[0]) if leaf.dim() else None, inputs)
+    if len(set(lengths)) != 1:
+        raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(set(lengths))}")
+    if lengths[0] == 0:
+        raise InputError("the batch is empty; give at least one example")
+    return lengths[0]
 
 
 def take(inputs: Inputs, rows: Tensor | slice) -> Inputs:
-    """The same inputs for some rows of the batch."""
+    """Return the inputs of some examples of the batch."""
     return map_tensors(lambda leaf: leaf[rows] if leaf.dim() else leaf, inputs)
 
 

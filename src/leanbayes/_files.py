@@ -1,4 +1,7 @@
-"""Files written whole or not at all; tensors and JSON in one safetensors file, and nothing executed when read."""
+"""Files that are written whole or not at all, and that run no code when they are read.
+
+Tensors go into a safetensors file whose metadata hold one JSON text, the header.
+"""
 
 import json
 import os
@@ -20,17 +23,26 @@ _KEY = "leanbayes"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write beside ``path``, flush to the disk, then rename: a reader sees the old file or the new one, no part."""
+    """Write tensors and a header to a file.
+
+    The file is written beside ``path``, flushed to the disk and then renamed. So a reader sees the old file or the new
+    one, but never a part.
+
+    Args:
+        path: the path of the file.
+        tensors: the tensors by name. No two of them may share memory.
+        header: what JSON can hold, with the keys "kind" and "format".
+    """
     _write(path, lambda temporary: save_file(dict(tensors), temporary, metadata={_KEY: json.dumps(header)}))
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same for text."""
+    """Write a text in UTF-8, whole or not at all."""
     _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """The same for bytes."""
+    """Write bytes, whole or not at all."""
     _write(path, lambda temporary: temporary.write_bytes(data))
 
 
@@ -40,7 +52,7 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         temporary.touch()
-        mode = temporary.stat().st_mode  # that of any new file; safetensors makes its own private
+        mode = temporary.stat().st_mode  # safetensors would let nobody but the owner read the file
         fill(temporary)
         temporary.chmod(mode)
         with temporary.open("rb") as written:
@@ -53,12 +65,18 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
 
 
 def read_header(path: Path, kind: str, newest: int) -> dict[str, Any]:
-    """The header alone."""
+    """Return the header of a file of this ``kind`` without reading its tensors."""
     return _read(path, kind, newest, tensors=False)[0]
 
 
 def read_tensors(path: Path, kind: str, newest: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a file of this ``kind``, of a format up to ``newest``."""
+    """Return header and tensors of a file.
+
+    Args:
+        path: the path of the file.
+        kind: what the header must say that the file is, such as "model".
+        newest: the newest format that the caller understands.
+    """
     return _read(path, kind, newest, tensors=True)
 
 
@@ -73,10 +91,11 @@ def _read(path: Path, kind: str, newest: int, tensors: bool) -> tuple[dict[str, 
     except SafetensorError as error:
         with path.open("rb") as broken:
             start = broken.read(9)
-        # A safetensors file begins with the length of its JSON header: so a cut file is told from a foreign one.
+        # A safetensors file begins with the length of its JSON header and "{". So a file that was cut short can be
+        # told from a file of another kind.
         if not start or (len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 2**32):
             raise TruncatedFile(f"{path} is cut short or damaged; copy it again ({error})") from error
-        raise ForeignFile(f"{path} is no safetensors file: leanbayes did not write it ({error})") from error
+        raise ForeignFile(f"{path} is no safetensors file, so leanbayes did not write it ({error})") from error
 
 
 def _header(path: Path, text: str | None, kind: str, newest: int) -> dict[str, Any]:
@@ -85,10 +104,10 @@ def _header(path: Path, text: str | None, kind: str, newest: int) -> dict[str, A
     try:
         header: dict[str, Any] = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ForeignFile(f"{path} has a header that is no JSON: leanbayes did not write it") from error
-    found = header.get("format") if isinstance(header, dict) else None
-    if not isinstance(found, int) or header.get("kind") != kind:
+        raise ForeignFile(f"{path} has a header that is not JSON, so leanbayes did not write it") from error
+    version = header.get("format") if isinstance(header, dict) else None
+    if not isinstance(version, int) or header.get("kind") != kind:
         raise ForeignFile(f"{path} does not say that it is a leanbayes {kind}")
-    if found > newest:
-        raise NewerFile(f"{path} is of format {found}, this version reads up to {newest}; upgrade leanbayes")
+    if version > newest:
+        raise NewerFile(f"{path} has format {version}, and this version reads up to {newest}; upgrade leanbayes")
     return header

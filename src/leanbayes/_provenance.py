@@ -1,4 +1,4 @@
-"""Where and by which code a record was made: commit, changes since, machine."""
+"""The commit and the machine, for records of what was measured."""
 
 import os
 import platform
@@ -14,7 +14,11 @@ _ROOT = Path(__file__).parents[2]
 
 
 def surroundings(*folders: str) -> dict[str, Any]:
-    """For a record; changes are looked for in ``src`` and in these other folders of the repository."""
+    """Return the commit, whether the code has changed since, and the machine.
+
+    Args:
+        folders: folders of the repository, beside ``src``, in which a change counts.
+    """
     return {
         "commit": git("rev-parse", "HEAD"),
         "changed_since_commit": bool(git("diff", "--name-only", "HEAD", "--", "src", *folders)),
@@ -29,7 +33,7 @@ def surroundings(*folders: str) -> dict[str, Any]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of the package's own repository, where it is used from one."""
+    """Run git in the repository of this package and return its answer; None outside of a repository."""
     if not (_ROOT / ".git").exists():
         return None
     try:

@@ -1,4 +1,9 @@
-"""Save and load a model or predictor: one safetensors file with a JSON header."""
+"""`save` and `load` for models and predictors.
+
+A saved model is one safetensors file. Its JSON header describes how the model was put together, and its tensors hold
+the numbers. Reading it runs no code: the header names families, laws, propagations and predictors, and `load` looks
+these names up in the catalogues of this program.
+"""
 
 import copy
 import os
@@ -34,14 +39,14 @@ _PARTS: dict[str, type[Any]] = {
 
 
 def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
-    """Write a model: its weights and buffers, and how it was put together.
+    """Write a model to a file: its weights and buffers, and how it was put together.
 
-    The file appears whole or not at all: it is written beside ``path`` and then renamed.
+    The file appears whole or not at all, because `save` writes it beside ``path`` and then renames it.
 
     Args:
         model: a `Bayesian`, a `Predictor` such as an ensemble, or a plain module.
-        path: of the file.
-        about: anything that JSON can hold, to be read back with `about`.
+        path: the path of the file.
+        about: notes that JSON can hold. The function `about` reads them back.
     """
     tensors: dict[str, Tensor] = {}
     header = {"kind": "model", "format": FORMAT, "root": _take_apart(model, "", tensors), "about": dict(about or {})}
@@ -49,16 +54,26 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, 
 
 
 def about(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What `save` was told of the model."""
-    found: dict[str, Any] = read_header(Path(path), "model", FORMAT)["about"]
-    return found
+    """Return the notes that `save` was given with the model.
+
+    Args:
+        path: the path of the file.
+    """
+    notes: dict[str, Any] = read_header(Path(path), "model", FORMAT)["about"]
+    return notes
 
 
 def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | None = None) -> Any:
-    """Read what `save` wrote into ``model``, an instance of the same architecture, on the devices that it is on.
+    """Read a file that `save` wrote, and return the model or predictor that it holds.
 
-    A model that does not fit is left as it was. An ensemble takes ``model`` and copies of it. ``prior`` is needed only
-    if the saved one was a distribution that a file cannot hold.
+    Args:
+        path: the path of the file.
+        model: a plain model of the same architecture. It gets the saved weights, on the devices where it lies. If the
+            file does not fit it, the model stays as it was. An ensemble uses ``model`` and copies of it.
+        prior: the prior. It is needed only if the saved prior was a distribution that a file cannot hold.
+
+    Returns:
+        What was saved: a `Bayesian` around ``model``, a predictor with such parts, or ``model`` itself.
     """
     source = Path(path)
     header, tensors = read_tensors(source, "model", FORMAT)
@@ -79,16 +94,17 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | N
 
 
 def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Describe a module and the modules in it; their tensors go under ``prefix``."""
+    """Describe a module and the modules in it for the header, and put their tensors into ``tensors``."""
     if isinstance(module, Predictor):
         if PREDICTORS.get(type(module).__name__) is not type(module):
             raise InputError(
-                f"{type(module).__name__} is none of {list(PREDICTORS)}, so a file could not bring it back"
+                f"{type(module).__name__} is none of {list(PREDICTORS)}, so a file could not bring it back; "
+                "register its class: leanbayes.baselines.PREDICTORS.register"
             )
-        own = dict(module.named_buffers(recurse=False))
-        tensors |= {f"{prefix}own.{name}": value.detach().contiguous().clone() for name, value in own.items()}
+        buffers = dict(module.named_buffers(recurse=False))
+        tensors |= {f"{prefix}own.{name}": value.detach().contiguous().clone() for name, value in buffers.items()}
         parts = {name: _take_apart(part, f"{prefix}{name}/", tensors) for name, part in module.parts().items()}
-        return {"type": type(module).__name__, "config": module.config(), "own": list(own), "parts": parts}
+        return {"type": type(module).__name__, "config": module.config(), "own": list(buffers), "parts": parts}
     refuse_random_parts(module)
     if not isinstance(module, Bayesian):
         return {"type": "module", "ties": _keep_state(module, prefix, tensors), "sparse": _sparse_shapes(module)}
@@ -119,16 +135,21 @@ class _Restoring:
         self.instances: list[nn.Module] = []
 
     def root(self, data: dict[str, Any]) -> nn.Module:
-        """The whole. Copies of the model are made before anything is built on it."""
+        """Build the whole. The copies of the model must be made before anything is built on it."""
         self.instances = [self.model, *(copy.deepcopy(self.model) for _ in range(_leaves(data) - 1))]
         return self.node(data, "")
 
     def node(self, data: dict[str, Any], prefix: str) -> nn.Module:
-        """One module and those in it."""
+        """Build one module and the modules in it."""
         if data["type"] == "Bayesian":
             return self._bayesian(data, prefix)
         if data["type"] == "module":
             return self._module(data, prefix)
+        if data["type"] not in PREDICTORS:
+            raise ForeignFile(
+                f"{self.source} holds a predictor {data['type']!r}, and this program has none of that name; "
+                f"install the package that adds it. Known are {list(PREDICTORS)}"
+            )
         cls = PREDICTORS[data["type"]]
         parts = {name: self.node(part, f"{prefix}{name}/") for name, part in data["parts"].items()}
         predictor = cls.rebuild(parts, **data["config"])
@@ -140,19 +161,19 @@ class _Restoring:
     def _module(self, data: dict[str, Any], prefix: str) -> nn.Module:
         module, ties = self.instances.pop(0), data["ties"]
         self._make_sparse(module, data.get("sparse", {}), prefix)
-        own = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(f"{prefix}model.")}
-        _check_model(self.source, ties, own, module)
-        module.load_state_dict({name: own["model." + ties.get(name, name)] for name in module.state_dict()})
+        saved = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(f"{prefix}model.")}
+        _check_model(self.source, ties, saved, module)
+        module.load_state_dict({name: saved["model." + ties.get(name, name)] for name in module.state_dict()})
         return module
 
     def _make_sparse(self, module: nn.Module, shapes: dict[str, list[int]], prefix: str) -> None:
-        """Give a dense model the sparse weights that the file has."""
+        """Make those weights of a dense model sparse that are sparse in the file."""
         known, layers = scatters(module), dict(module.named_modules())
         for name, shape in shapes.items():
             layer: Any = layers.get(dense_name(name).rpartition(".")[0])
             weight = getattr(layer, "weight", None)
             if not isinstance(weight, Tensor) or (name not in known and is_parametrized(layer, "weight")):
-                continue  # the comparison of the tensors tells the rest
+                continue  # `_check_model` compares the tensors and names what does not fit
             if list(weight.shape) != shape:
                 raise WrongModel(
                     f"{self.source} holds another architecture: {dense_name(name)!r} has shape {tuple(shape)} in the "
@@ -190,13 +211,13 @@ class _Restoring:
         )
         with torch.no_grad():
             for name, parts in bnn.parts():
-                for kind, own in (("rho", parts.rho), ("memory", parts.memory)):
-                    if own is None:
+                for kind, value in (("rho", parts.rho), ("memory", parts.memory)):
+                    if value is None:
                         continue
-                    kept = self.tensors[f"{prefix}{kind}.{name}"]
-                    if kept.shape != own.shape:
-                        raise ValueError(f"{kind} of {name!r} has shape {tuple(kept.shape)}, not {tuple(own.shape)}")
-                    own.copy_(kept)
+                    saved = self.tensors[f"{prefix}{kind}.{name}"]
+                    if saved.shape != value.shape:
+                        raise ValueError(f"{kind} of {name!r} has shape {tuple(saved.shape)}, not {tuple(value.shape)}")
+                    value.copy_(saved)
         return bnn
 
 
@@ -209,7 +230,7 @@ def _leaves(data: dict[str, Any]) -> int:
 
 
 class _Stored(Subspace):
-    """The coordinates that a file names; a parameter frozen since then is still random."""
+    """The random coordinates that a file names. A parameter that was frozen since then is random all the same."""
 
     eligible = staticmethod(anything)
 
@@ -217,7 +238,7 @@ class _Stored(Subspace):
         self.selection = selection
 
     def select(self, model: nn.Module) -> Selection:
-        """As saved, under the names and on the devices that the parameters have here."""
+        """Return the saved selection, under the names and on the devices that the parameters of ``model`` have."""
         named = dict(model.named_parameters(remove_duplicate=False))
         first_name = {parameter: name for name, parameter in model.named_parameters()}
         selection: Selection = {}
@@ -229,12 +250,12 @@ class _Stored(Subspace):
         return selection
 
     def choose(self, pool: list[Slot]) -> Selection:
-        """Nothing to choose."""
+        """Never called, because `select` does not choose."""
         raise AssertionError(f"a stored selection does not choose among {len(pool)} slots")
 
 
 def _keep_state(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dict[str, str]:
-    """Keep every tensor once; for tied ones, which name holds the values."""
+    """Put every tensor of a module into ``tensors`` once. Return, for each other name of a tied tensor, that name."""
     state = module.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
@@ -245,30 +266,31 @@ def _keep_state(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
 
 
 def _tied(state: dict[str, Tensor]) -> list[list[str]]:
-    """Names that stand for the same memory, together."""
+    """Group the names that stand for the same memory."""
     groups: dict[Any, list[str]] = {}
     for name, value in state.items():
-        place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else name
-        groups.setdefault(place, []).append(name)
+        memory = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else name
+        groups.setdefault(memory, []).append(name)
     return list(groups.values())
 
 
 def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor], model: nn.Module) -> None:
     saved = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     saved |= {alias: saved[first] for alias, first in ties.items()}
-    own = model.state_dict()
-    missing, extra = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
+    state = model.state_dict()
+    missing, extra = sorted(state.keys() - saved.keys()), sorted(saved.keys() - state.keys())
     if missing or extra:
         raise WrongModel(
             f"{source} holds another architecture: the model has {len(missing)} tensors that the file lacks (first "
-            f"{missing[:3]}), the file {len(extra)} that the model lacks (first {extra[:3]})"
+            f"{missing[:3]}), and the file has {len(extra)} that the model lacks (first {extra[:3]}); "
+            "build the model as it was when it was saved"
         )
-    for first, *others in _tied(own):
+    for first, *others in _tied(state):
         if any(not torch.equal(saved[first], saved[other]) for other in others):
             raise WrongModel(
                 f"{source} holds another architecture: the model ties {[first, *others]}, the file does not"
             )
-    for name, value in own.items():
+    for name, value in state.items():
         if value.shape != saved[name].shape:
             raise WrongModel(
                 f"{source} holds another architecture: {name!r} has shape {tuple(saved[name].shape)} in the file and "
@@ -282,7 +304,7 @@ def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor],
 
 
 def _describe(part: Any) -> dict[str, Any]:
-    """A frozen dataclass of ours as its name and fields; a field that is itself one, likewise."""
+    """Describe a frozen dataclass by its name and fields, and its fields likewise."""
     name = type(part).__name__
     if _part_class(name) is not type(part):
         raise InputError(
@@ -321,13 +343,13 @@ def _describe_propagation(value: Propagation) -> dict[str, Any]:
 
 
 def _describe_prediction(bnn: Bayesian) -> dict[str, Any] | None:
-    """Describe the propagation of predictions; None where it follows from that of training."""
+    """Describe the propagation of predictions. Return None where it follows from that of training."""
     follows = bnn.predict_by == bnn.propagate.for_prediction
     return None if follows else _describe_propagation(bnn.predict_by)
 
 
 def _restore_propagations(data: dict[str, Any]) -> tuple[Propagation, Propagation | None]:
-    """The propagations of training and prediction.
+    """Return the propagations of training and prediction.
 
     Files of version 0.1 hold one name. By "moments" that version meant these two settings.
     """
@@ -344,7 +366,7 @@ def _restore_propagation(data: dict[str, Any]) -> Propagation:
 
 
 def _describe_prior(prior: PriorLike) -> Any:
-    """JSON for a prior, or None where a file cannot hold it."""
+    """Describe a prior as JSON. Return None for a prior that a file cannot hold."""
     if isinstance(prior, FixedPrior):
         prior = prior.law
     if isinstance(prior, Distribution):
@@ -356,12 +378,12 @@ def _describe_prior(prior: PriorLike) -> Any:
 
 
 def _describe_law(law: Distribution) -> Any:
-    """One of torch's own distributions, or of ours, by its arguments, if these are scalars that make it again."""
+    """Describe a distribution by its arguments. Return None unless these are scalars that make it again."""
     name = type(law).__name__
     if _law(name) is not type(law):
         return None
-    own = {key: law.__dict__.get(key) for key in law.arg_constraints}
-    values = {key: value for key, value in own.items() if isinstance(value, Tensor)}
+    arguments = {key: law.__dict__.get(key) for key in law.arg_constraints}
+    values = {key: value for key, value in arguments.items() if isinstance(value, Tensor)}
     if not values or any(value.dim() for value in values.values()):
         return None
     scalars = {key: [value.item(), str(value.dtype).removeprefix("torch.")] for key, value in values.items()}
@@ -380,7 +402,7 @@ def _restore_prior(data: dict[str, Any]) -> Any:
         return _restore_part(data)
     law: Any = _law(data["distribution"])
     if not (isinstance(law, type) and issubclass(law, Distribution)):
-        raise ForeignFile(f"{data['distribution']!r} is no distribution of torch or of LeanBayes")
+        raise ForeignFile(f"the prior {data['distribution']!r} is no distribution of torch, LeanBayes or a plug-in")
     arguments: Any = {key: torch.tensor(v, dtype=getattr(torch, kind)) for key, (v, kind) in data["fields"].items()}
     return law(**arguments)
 

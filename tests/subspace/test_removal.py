@@ -251,7 +251,7 @@ class TestRefusals:
     @pytest.mark.parametrize("name", [name for name in REMOVAL if name != "magnitude"])
     def test_a_deterministic_weight_has_only_a_magnitude(self, name):
         mean = torch.tensor([-2.0, 1.0])
-        with pytest.raises(InputError, match="only 'magnitude' is defined"):
+        with pytest.raises(InputError, match="without scales choose 'magnitude'"):
             removal_scores(name, mean, None)
         for scale in (0.0, -0.1):
             with pytest.raises(InputError, match="1 of 2 scales are not above 0"):

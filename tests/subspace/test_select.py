@@ -77,7 +77,7 @@ class TestSlots:
     def test_a_lazy_model_is_refused_by_every_subspace(self):
         model = nn.Sequential(nn.Linear(2, 3), nn.LazyLinear(1))
         for choice in (everything(), layers("*"), random_k(k=1), top_k({}, k=1)):
-            with pytest.raises(InputError, match=r"'1\.weight' has no shape yet: run one batch through"):
+            with pytest.raises(InputError, match=r"'1\.weight' has no shape yet; run one batch through"):
                 choice.select(model)
 
 

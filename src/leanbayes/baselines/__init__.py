@@ -1,5 +1,12 @@
-"""The methods that a lean Bayesian network is compared with, each a `Predictor`."""
+"""The methods that a lean Bayesian network is compared with, each a `Predictor`.
 
+`PREDICTORS` holds them by name, for `leanbayes.load`. Another package adds a predictor through an entry point of the
+group "leanbayes.predictors".
+"""
+
+from inspect import isabstract
+
+from leanbayes._catalogue import Catalogue
 from leanbayes.baselines.dropout import MCDropout
 from leanbayes.baselines.ensemble import Ensemble
 from leanbayes.baselines.laplace import LaplaceApproximation
@@ -9,6 +16,15 @@ from leanbayes.prediction import Predictor
 
 __all__ = ["PREDICTORS", "Ensemble", "LaplaceApproximation", "MCDropout", "Swag", "Temperature"]
 
-PREDICTORS: dict[str, type[Predictor]] = {
-    cls.__name__: cls for cls in (Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature)
-}
+
+def _name_of(value: object) -> str | None:
+    """The name of a public class of predictors, and None for anything else."""
+    if not (isinstance(value, type) and issubclass(value, Predictor)) or isabstract(value):
+        return None
+    return None if value.__name__.startswith("_") else value.__name__
+
+
+PREDICTORS: Catalogue[type[Predictor]] = Catalogue(
+    "predictor", _name_of, package="leanbayes.baselines", group="leanbayes.predictors"
+)
+"""Every predictor that a file may name, by the name of its class."""

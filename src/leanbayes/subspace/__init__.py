@@ -1,4 +1,8 @@
-"""WHICH coordinates are random: everything, layers, the most sensitive, a random draw; and which are there at all."""
+"""Which coordinates of a model are random, and which are stored at all.
+
+A coordinate is one number of a parameter tensor. `everything`, `layers`, `top_k` and `random_k` choose the random
+coordinates of a dense model. `sparse` stores a few coordinates of each layer and lets all others be zero.
+"""
 
 from leanbayes.subspace.removal import REMOVAL, overlap, removal_scores
 from leanbayes.subspace.rewire import Move, Rewire, plan_move

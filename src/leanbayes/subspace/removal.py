@@ -1,9 +1,10 @@
-"""Which weights a sparse network gives up: the six removal criteria of 004 (section 3.3.1), for θ ~ N(μ, σ²).
+"""Which weights a sparse network removes: the six criteria of SSVI (Li et al. 2024, section 3.3.1) for θ ~ N(μ, σ²).
 
-A higher score is a more important weight; the lowest are removed. Only the order counts, so where a number would
-overflow, or its order would drown in rounding, the score is a growing function of it:
+A weight with a higher score is more important, and the weights with the lowest scores are removed. Only the order
+counts. Where the number of the paper would overflow, or rounding would hide its order, the score is a growing function
+of that number:
 
-    name                   004               score                     grows with
+    name                   paper             score                     grows with
     magnitude              |μ|               itself                    |μ|
     snr                    |μ|/σ             itself                    |μ| and 1/σ
     expected_magnitude     E|θ|              itself                    |μ| and σ
@@ -11,20 +12,20 @@ overflow, or its order would drown in rounding, the score is a growing function 
     expected_exponential   E e^{λ|θ|}        log E e^{λ|θ|}            |μ| and σ
     snr_exponential        SNR(e^{λ|θ|})     −√log(1 + 1/SNR²)         1/|μ| and 1/σ
 
-Where 004 claims more than holds, with r = |μ|/σ:
+Two criteria are not what the paper takes them for. With r = |μ|/σ:
 
 - **snr_magnitude and snr order weights alike**, so they remove the same ones. For m = E|θ|/σ,
   SNR(|θ|)² = m²/(1 + r² − m²) depends on r alone and grows with m²/(1 + r²). As m' = 2Φ(r) − 1 and m = r m' + 2φ(r),
   the derivative of that has the sign of m'(1 + r²) − m r = 2Φ(r) − 1 − 2rφ(r) = P(χ²₃ ≤ r²) > 0. A difference between
-  the two (004, figure 2 and D.2) is rounding or chance. In float32, eq. 7 as written has lost the order below r = 0.02,
-  as SNR(|θ|) rises only with r⁴ there, and is infinite from about r = 5000 on.
-- **snr_exponential falls with |μ|**: among equal σ it removes the largest means first, though 004 asks that larger
-  weights count more. With t = λσ, K(t) = log E e^{t|θ|/σ}, and S(t) the mean sign of θ (for μ > 0) under the law tilted
-  by e^{t|θ|/σ}, ∂ log(1 + 1/SNR²)/∂r = ∂(K(2t) − 2K(t))/∂r = 2t(S(2t) − S(t)) > 0: a tilt favours large |θ|, whose sign
-  is more often that of μ. For large r the score is −λσ. In float32, eq. 8 as written is often infinite or NaN for
-  λσ < 10⁻³.
-- That snr_exponential falls with σ is seen numerically. The rest of the table is proved: the expectation of an even
-  convex function grows with |μ| and with σ.
+  the two (Li et al. 2024, figure 2 and D.2) is rounding or chance. In float32, eq. 7 as written loses the order below
+  r = 0.02, because SNR(|θ|) rises only with r⁴ there, and it is infinite from about r = 5000 on.
+- **snr_exponential falls with |μ|**: among equal σ it removes the largest means first, though the paper asks that
+  larger weights count more. Let t = λσ, K(t) = log E e^{t|θ|/σ}, and let S(t) be the mean sign of θ (for μ > 0) under
+  the law tilted by e^{t|θ|/σ}. Then ∂ log(1 + 1/SNR²)/∂r = ∂(K(2t) − 2K(t))/∂r = 2t(S(2t) − S(t)) > 0, because a tilt
+  favours large |θ|, whose sign is more often that of μ. For large r the score is −λσ. In float32, eq. 8 as written is
+  often infinite or NaN for λσ < 10⁻³.
+- That snr_exponential falls with σ is a numerical observation. The other entries of the table are proved: the
+  expectation of an even convex function grows with |μ| and with σ.
 """
 
 import math
@@ -38,10 +39,10 @@ from leanbayes.errors import InputError, NonFinite, ShapeMismatch, UnknownName
 
 __all__ = ["REMOVAL", "overlap", "removal_scores", "removed"]
 
-_FARTHEST = 40.0  # standard deviations: beyond, a tail is 0 in float64
-_SMALL_RATIO = 1.5  # below, SNR(|θ|) is too near to its least value to subtract it
-_SMALL_TILT = 0.4  # below, differences of K lose digits
-_LEAST_SNR = math.sqrt(2 / (math.pi - 2))  # of |θ|, at μ = 0
+_FARTHEST = 40.0  # in standard deviations: beyond it, a tail is 0 in float64
+_SMALL_RATIO = 1.5  # below it, SNR(|θ|) is too near to its least value to subtract that value
+_SMALL_TILT = 0.4  # below it, differences of K lose digits
+_LEAST_SNR = math.sqrt(2 / (math.pi - 2))  # SNR(|θ|) at μ = 0
 
 # Of (1 + x − √(π/2) m)/x² in x = r²/2, as m = √(2/π) M(−½, ½, −x): (−1)^k / ((2k − 1) k!), highest power first
 _SERIES = [(-1) ** k / ((2 * k - 1) * math.factorial(k)) for k in range(18, 1, -1)]
@@ -55,26 +56,26 @@ Criterion = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def magnitude(mean: Tensor, _scale: Tensor, _rate: float) -> Tensor:
-    """|μ| (004, criterion 1; RigL's)."""
+    """Return |μ| (criterion 1, which RigL uses as well)."""
     return mean.abs()
 
 
 def snr(mean: Tensor, scale: Tensor, _rate: float) -> Tensor:
-    """|μ|/σ (004, criterion 2)."""
+    """Return |μ|/σ (criterion 2)."""
     return mean.abs() / scale
 
 
 def expected_magnitude(mean: Tensor, scale: Tensor, _rate: float) -> Tensor:
-    """E|θ| = |μ| + σδ(r) with δ(r) = 2(φ(r) − rΦ(−r)) (004, criterion 3, eq. 6)."""
+    """Return E|θ| = |μ| + σδ(r) with δ(r) = 2(φ(r) − rΦ(−r)) (criterion 3, eq. 6)."""
     gain, _ = _tilted(mean.abs() / scale, 0.0)
     return mean.abs() + scale * gain
 
 
 def snr_magnitude(mean: Tensor, scale: Tensor, _rate: float) -> Tensor:
-    """SNR(|θ|) − √(2/(π − 2)), the latter being its value at μ = 0 (004, criterion 4, eq. 7: the default of 004).
+    """Return SNR(|θ|) less its value √(2/(π − 2)) at μ = 0 (criterion 4, eq. 7, the default of the paper).
 
-    SNR(|θ|) = (r + δ)/√v with v = 1 − 2rδ − δ²: nothing cancels. It is flat for small r, so there the difference to
-    the value s at 0 is s²c/(v(SNR + s)), with c = (π/2)m² − 1 − r² by a series in x = r²/2.
+    SNR(|θ|) = (r + δ)/√v with v = 1 − 2rδ − δ², in which nothing cancels. The function is flat for small r. There its
+    difference to the value s at 0 is s²c/(v(SNR + s)), with c = (π/2)m² − 1 − r² by a series in x = r²/2.
     """
     ratio = mean.abs() / scale
     gain, variance = _tilted(ratio, 0.0)
@@ -89,9 +90,9 @@ def snr_magnitude(mean: Tensor, scale: Tensor, _rate: float) -> Tensor:
 
 
 def expected_exponential(mean: Tensor, scale: Tensor, rate: float) -> Tensor:
-    """log E e^{λ|θ|} = λ|μ| + λ²σ²/2 + L(λσ), three terms that are never negative (004, criterion 5, eq. 8).
+    """Return log E e^{λ|θ|} = λ|μ| + λ²σ²/2 + L(λσ), three terms that are never negative (criterion 5, eq. 8).
 
-    L(t) = log(Φ(r + t) + e^{−2rt}Φ(t − r)), for small t the integral of its derivative.
+    L(t) = log(Φ(r + t) + e^{−2rt}Φ(t − r)). For small t it is computed as the integral of its derivative.
     """
     tilt, lift, ratio = rate * scale, rate * mean.abs(), mean.abs() / scale
     near = _integral(_CONSTANT, lambda place: _tilted(ratio, tilt * place)[0])
@@ -100,7 +101,7 @@ def expected_exponential(mean: Tensor, scale: Tensor, rate: float) -> Tensor:
 
 
 def snr_exponential(mean: Tensor, scale: Tensor, rate: float) -> Tensor:
-    """−√log(1 + 1/SNR(e^{λ|θ|})²) = −√(K(2t) − 2K(t)) with t = λσ (004, criterion 6, eq. 8).
+    """Return −√log(1 + 1/SNR(e^{λ|θ|})²) = −√(K(2t) − 2K(t)) with t = λσ (criterion 6, eq. 8).
 
     K(2t) − 2K(t) = t² + L(2t) − 2L(t), without the terms in λ|μ|; for small t it is the integral of K'' over [0, 2t]
     with the weight t − |s − t|, and K'' is a variance: positive, and of the order of 1.
@@ -119,19 +120,20 @@ REMOVAL: dict[str, Criterion] = {
     "expected_exponential": expected_exponential,
     "snr_exponential": snr_exponential,
 }
-"""The criteria by name: functions of mean, scale and λ in float32 or float64, which check nothing."""
+"""The criteria by name. Each is a function of mean, scale and λ in float32 or float64 that does not check its input."""
 
 
 @torch.no_grad()
 def removal_scores(criterion: str, mean: Tensor, scale: Tensor | None, *, rate: float = 1.0) -> Tensor:
-    """How important each weight is: the lowest scores are removed (004, section 3.3.1).
+    """Return how important each weight is; the weights with the lowest scores are removed.
 
-    Half precision is scored in float32. The relative error is below 2e-6 in float32 and 2e-11 in float64.
+    Weights in half precision are scored in float32. The relative error is below 2e-6 in float32 and 2e-11 in float64.
 
     Args:
-        criterion: A name in ``REMOVAL``; the table of this module says what each returns and how it orders.
-        mean: μ, of any shape.
-        scale: σ > 0, of the same shape. Deterministic weights have none: ``None``, and only a ``"magnitude"``.
+        criterion: a name in `REMOVAL`. The table of this module says what each criterion returns and how it orders.
+        mean: the means μ, of any shape.
+        scale: the scales σ > 0, of the same shape. It is None for weights that are not random, which have only
+            "magnitude".
         rate: λ of the exponential criteria.
 
     >>> mean, scale = torch.tensor([0.0, -0.5, 1.0]), torch.tensor([0.1, 0.1, 1.0])
@@ -149,10 +151,12 @@ def removal_scores(criterion: str, mean: Tensor, scale: Tensor | None, *, rate: 
     _check("means", mean)
     if scale is None:
         if criterion != "magnitude":
-            raise InputError(f"{criterion!r} needs the scales of the weights; without them only 'magnitude' is defined")
-        scale = mean.new_ones(())  # which it does not look at
+            raise InputError(f"{criterion!r} needs the scales of the weights; without scales choose 'magnitude'")
+        scale = mean.new_ones(())  # "magnitude" does not look at it
     elif scale.shape != mean.shape:
-        raise ShapeMismatch(f"means of shape {tuple(mean.shape)} have scales of shape {tuple(scale.shape)}")
+        raise ShapeMismatch(
+            f"means and scales must have the same shape, got {tuple(mean.shape)} and {tuple(scale.shape)}"
+        )
     elif criterion != "magnitude":
         _check("scales", scale)
         if not (scale > 0).all():
@@ -167,7 +171,7 @@ def removal_scores(criterion: str, mean: Tensor, scale: Tensor | None, *, rate: 
 
 @torch.no_grad()
 def removed(scores: Tensor, count: int) -> Tensor:
-    """The flat positions of the ``count`` lowest scores, sorted; of equal scores the first go first.
+    """Return the flat positions of the ``count`` lowest scores, sorted. Of equal scores the first are taken.
 
     >>> removed(torch.tensor([3.0, 1.0, 2.0, 1.0, 1.0]), 2)
     tensor([1, 3])
@@ -180,7 +184,9 @@ def removed(scores: Tensor, count: int) -> Tensor:
 
 
 def overlap(first: Tensor, second: Tensor, count: int) -> float:
-    """Intersection over union of what two scores would remove: 1 for the same weights, 0 for none in common (004, D.2).
+    """Return the intersection over union of what two scores remove (Li et al. 2024, D.2).
+
+    It is 1 if both remove the same weights, and 0 if they have none in common.
 
     >>> overlap(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 4.0, 2.0, 3.0]), 2)
     0.3333333333333333
@@ -194,10 +200,11 @@ def overlap(first: Tensor, second: Tensor, count: int) -> float:
 
 
 def _tilted(ratio: Tensor, tilt: Tensor | float) -> tuple[Tensor, Tensor]:
-    """L'(t) and K''(t) for K(t) = log E e^{t|z|} = rt + t²/2 + L(t), z ~ N(r, 1); K' and K'' are mean and variance.
+    """Return L'(t) and K''(t) for K(t) = log E e^{t|z|} = rt + t²/2 + L(t) with z ~ N(r, 1).
 
+    K' and K'' are the mean and the variance of |z| under the tilted law.
     L' = 2(φ(r + t) − r e^{−2rt}Φ(t − r))/e^L, and K'' = 1 − L'(2r + L') − 2tφ(r + t)/e^L; at t = 0, L' = δ(r).
-    With e^{−(r+t)²/2} taken out of all terms, what is left is erfcx of arguments above −1.
+    All terms have the factor e^{−(r+t)²/2}. Without it, erfcx of arguments above −1 remains.
     """
     ratio = ratio.clamp_max(_FARTHEST)  # may be infinite
     tail = torch.exp(-(ratio + tilt).square() / 2)
@@ -209,7 +216,7 @@ def _tilted(ratio: Tensor, tilt: Tensor | float) -> tuple[Tensor, Tensor]:
 
 
 def _log_gain(ratio: Tensor, lift: Tensor, tilt: Tensor) -> Tensor:
-    """L(t) = log(Φ(r + t) + e^{−2rt}Φ(t − r)), with rt as ``lift``: between 0 and log 2."""
+    """Return L(t) = log(Φ(r + t) + e^{−2rt}Φ(t − r)), which lies between 0 and log 2; ``lift`` is rt."""
     below, above = (torch.special.erfc(x / math.sqrt(2)) for x in (ratio - tilt, ratio + tilt))
     return torch.log1p((torch.exp(-2 * lift) * below - above) / 2)
 

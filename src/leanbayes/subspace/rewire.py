@@ -1,4 +1,7 @@
-"""Rewiring (004, section 3.3): the least important stored weights make room for those that the loss asks for."""
+"""When and how sparse weights move (SSVI, Li et al. 2024, section 3.3).
+
+The least important stored weights make room for weights for which the loss has a large gradient.
+"""
 
 import math
 from collections.abc import Mapping
@@ -16,18 +19,19 @@ __all__ = ["Move", "Rewire", "plan_move"]
 
 @dataclass(frozen=True)
 class Rewire:
-    """When and how a sparse subspace moves. At every step exactly as many weights are stored as before.
+    """When and how sparse weights move. The number of stored weights of each layer never changes.
 
     Args:
-        removal: by which criterion weights go, of `REMOVAL` (004, section 3.3.1); a model that is not Bayesian has only
-            "magnitude".
-        addition: by which gradient weights come: "draw", of one draw and batch, "mean", at the mean, or "draws", the
-            mean size of several draws' gradients (004, section 3.3.2, criteria 1 to 3).
-        draws: how many of them; only for "draws".
-        rate: share of a layer's weights that is replaced at first; it falls to 0 as half a cosine (Evci et al. 2020).
-        every: optimizer steps between two moves.
-        stop: share of training after which nothing moves any more.
-        new_scale: of weights that come: "mean", that of the layer's weights (004, section 3.2), or a small number.
+        removal: the criterion by which weights are removed, one of `REMOVAL` (Li et al. 2024, section 3.3.1). A model
+            that is not Bayesian has only "magnitude".
+        addition: the gradient by which weights are added (section 3.3.2, criteria 1 to 3): "draw" takes the gradient of
+            one draw, "mean" the gradient at the means, and "draws" the mean size of the gradients of several draws.
+        draws: how many draws ``addition="draws"`` takes.
+        rate: the share of a layer's weights that the first moves replace. It falls to 0 as half a cosine (RigL, Evci et
+            al. 2020).
+        every: how many optimizer steps lie between two moves.
+        stop: the share of training after which nothing moves any more.
+        new_scale: the scale of added weights: "mean" for the mean scale of the layer (section 3.2), or a number.
         exponent: λ of the criteria with e^{λ|θ|}.
     """
 
@@ -53,7 +57,7 @@ class Rewire:
             raise InputError(f'new_scale must be "mean" or a positive number, got {self.new_scale!r}')
 
     def due(self, step: int, steps: int) -> bool:
-        """Whether weights move after so many of all steps.
+        """Return whether weights move after ``step`` of ``steps`` optimizer steps.
 
         >>> [step for step in range(1, 1001) if Rewire(every=250).due(step, 1000)]
         [250, 500]
@@ -61,7 +65,7 @@ class Rewire:
         return step % self.every == 0 and step < self.stop * steps
 
     def rate_at(self, step: int, steps: int) -> float:
-        """The share that moves then.
+        """Return the share of a layer's weights that moves after ``step`` of ``steps`` optimizer steps.
 
         >>> [round(Rewire().rate_at(step, 1000), 3) for step in (0, 375, 750)]
         [0.3, 0.15, 0.0]
@@ -69,33 +73,49 @@ class Rewire:
         return self.rate / 2 * (1 + math.cos(math.pi * min(1.0, step / (self.stop * steps))))
 
     def leaving(self, mean: Tensor, scale: Tensor | None, share: float) -> Tensor:
-        """Which stored weights may go: the least important of a layer, as sorted positions among the stored ones."""
+        """Return which stored weights of a layer may go, as sorted positions among the stored ones.
+
+        Args:
+            mean: the means of the stored weights.
+            scale: their scales, or None if they are not random.
+            share: the share of them that may go.
+        """
         scores = removal_scores(self.removal, mean, scale, rate=self.exponent)
         return removed(scores, int(share * mean.numel()))
 
 
 @dataclass(frozen=True)
 class Move:
-    """What becomes of one layer: ``index`` after the move, and for each place where its value was before, or −1."""
+    """What a move does to one layer.
+
+    Attributes:
+        index: the flat positions of the stored weights after the move, sorted.
+        source: for each stored weight, where it was among the stored weights before the move; −1 if it is new.
+    """
 
     index: Tensor
     source: Tensor
 
     @property
     def arrived(self) -> Tensor:
-        """Which places are new."""
+        """Which stored weights are new, as a mask."""
         return self.source < 0
 
     def carried(self, values: Tensor, new: float | Tensor = 0.0) -> Tensor:
-        """Numbers of the stored weights, in their new places."""
-        kept = values.index_select(0, self.source.clamp_min(0))
-        return torch.where(self.arrived, torch.as_tensor(new, dtype=values.dtype, device=values.device), kept)
+        """Bring numbers of the stored weights to their new places; new weights get ``new``."""
+        moved = values.index_select(0, self.source.clamp_min(0))
+        return torch.where(self.arrived, torch.as_tensor(new, dtype=values.dtype, device=values.device), moved)
 
 
 def plan_move(index: Tensor, leaving: Tensor, gradient: Tensor) -> Move:
-    """Remove, then add as many by the size of the gradient of the dense weight, of all that are then zero.
+    """Plan the move of one layer: remove weights, then add as many of all that are zero after that.
 
-    A weight that left and is asked for at once has not left: it keeps its value.
+    The weights with the largest gradients are added. A weight that is removed and added at once stays as it is.
+
+    Args:
+        index: the flat positions of the stored weights.
+        leaving: which of them are removed, as positions among the stored weights.
+        gradient: the gradient of the dense weight.
 
     >>> move = plan_move(torch.tensor([1, 2, 5]), torch.tensor([0]), torch.tensor([0.0, 1.0, 0.0, 9.0, 0.0, 0.0]))
     >>> move.index, move.source
@@ -107,8 +127,8 @@ def plan_move(index: Tensor, leaving: Tensor, gradient: Tensor) -> Move:
     scores = scores.index_fill(0, index[stays].long(), -1.0)
     arriving = scores.topk(len(leaving)).indices
     after = torch.cat([index[stays], arriving.to(index.dtype)]).sort().values
-    place = torch.searchsorted(index, after).clamp_max(len(index) - 1)
-    return Move(after, torch.where(index[place] == after, place, -1))
+    position = torch.searchsorted(index, after).clamp_max(len(index) - 1)
+    return Move(after, torch.where(index[position] == after, position, -1))
 
 
 Moves = Mapping[str, Move]

@@ -1,4 +1,7 @@
-"""Sensitivity of the loss or of the output to each parameter: the score that 000 and 001 select by."""
+"""The sensitivity of the loss, or of the outputs, to each parameter.
+
+Abboud et al. 2024 and sensitivity-guided subnetworks choose the random weights by this score.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,25 +39,32 @@ def sensitivity(
     generator: torch.Generator | None = None,
     output: Callable[[Any], Any] = prediction_tensor,
 ) -> dict[str, Tensor]:
-    """The mean of |g| (``power=1``, 001) or g² (``power=2``, 000) for every trainable parameter.
+    """Return how strongly the loss, or the outputs, depend on each trainable parameter.
 
-    g is the gradient of the loss, or with ``of="output"`` of each output in turn, summed over the outputs: the
-    ∂f/∂θ of 001's own derivation (eq. 6), where σ_y² = Σᵢ (∂f/∂θᵢ)² σᵢ². Signed gradients summed over a set tend to
-    zero at an optimum, so magnitudes are taken per batch or per example, and then averaged.
+    The score is the mean of |g| (``power=1``, as in sensitivity-guided subnetworks) or of g² (``power=2``, as in Abboud
+    et al. 2024). Here g is the gradient of the loss. With ``of="output"``, g is the gradient of one output, and the
+    score is summed over the outputs. This is ∂f/∂θ in the derivation of sensitivity-guided subnetworks (eq. 6), where
+    σ_y² = Σᵢ (∂f/∂θᵢ)² σᵢ². At an optimum the signed gradients of a whole set sum to about zero, so the function takes
+    the size of the gradient of each batch or each example, and then the mean.
 
     Args:
-        model: runs in eval mode; its mode, gradients, buffers and the random state are left as they were.
-        batches: pairs (inputs, targets).
-        loss: ``loss(output, targets)`` giving a scalar; not needed for ``of="output"``.
-        of: whose sensitivity.
-        power: 1 for absolute, 2 for squared gradients.
-        per: one backward pass a batch, or one gradient an example (vectorised in chunks).
-        n_batches: stop after so many.
-        chunk: examples at a time for ``per="example"``; by default what fits in about a quarter of a gigabyte.
-        probes: for ``of="output"`` with many outputs: so many random ±1 combinations of them instead of each in turn
-            (their mean of g² is an unbiased estimate of the sum of squares over the outputs).
-        generator: for the probes.
+        model: the model. It runs in evaluation mode. Its mode, gradients and buffers and the random state are
+            afterwards what they were.
+        batches: the batches, each a pair (inputs, targets).
+        loss: a function ``loss(output, targets)`` that returns a scalar. With ``of="output"`` it is not needed.
+        of: "loss" or "output", whose sensitivity is measured.
+        power: 1 for absolute gradients, 2 for squared ones.
+        per: "batch" takes one gradient for each batch, "example" one for each example.
+        n_batches: how many batches are used at most. By default all are.
+        chunk: how many examples are computed at once with ``per="example"``. By default their gradients take about a
+            quarter of a gigabyte.
+        probes: with ``of="output"`` and many outputs, how many random ±1 combinations of the outputs take the place of
+            the outputs. Their mean of g² is an unbiased estimate of the sum of squares over the outputs.
+        generator: the source of the random combinations.
         output: picks the tensor that matters from what the model returns.
+
+    Returns:
+        The scores by the names of the parameters, each shaped as its parameter.
 
     >>> model = nn.Linear(2, 1, bias=False)
     >>> x = torch.tensor([[1.0, 0.0], [3.0, 0.0]])
@@ -64,7 +74,7 @@ def sensitivity(
     _check(of, power, per, n_batches, chunk, probes, loss)
     params = {slot.name: slot.parameter.detach() for slot in slots_of(model) if slot.parameter.requires_grad}
     if not params:
-        raise InputError("every parameter of the model is frozen: there is nothing to be sensitive to")
+        raise InputError("every parameter of the model is frozen; call requires_grad_() on those to be scored")
     if chunk is None:
         chunk = max(1, _CHUNK_NUMBERS // sum(p.numel() for p in params.values()))
     totals = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in params.items()}
@@ -77,7 +87,7 @@ def sensitivity(
             for function in functions:
                 count += _accumulate(totals, function, params, inputs, targets, power, chunk if per == "example" else 0)
     if not seen:
-        raise InputError("sensitivity was given no batches; is the iterator used up?")
+        raise InputError("sensitivity got no batches; give a list or a DataLoader, not an iterator that is used up")
     for name, total in totals.items():
         if not torch.isfinite(total).all():
             raise NonFinite(f"the sensitivity of {name!r} is NaN or infinite; check the loss and the batches for NaN")
@@ -96,10 +106,10 @@ def _scalars(
     generator: torch.Generator | None,
     output: Callable[[Any], Any],
 ) -> list[Scalar]:
-    """The scalars of (params, inputs, targets) whose gradients are wanted: the loss, or each output (or probe)."""
+    """Return the functions whose gradients are wanted: the loss, or each output, or each combination of outputs."""
 
     def run(params: Params, x: Any) -> Any:
-        tensors = params | {name: buffer.clone() for name, buffer in model.named_buffers()}  # a pass may change them
+        tensors = params | {name: buffer.clone() for name, buffer in model.named_buffers()}  # a pass may change buffers
         return output(call(lambda *args, **kwargs: call_with(model, tensors, args, kwargs), x))
 
     if loss is not None:
@@ -126,7 +136,7 @@ def _scalars(
 def _accumulate(
     totals: Params, function: Scalar, params: Params, inputs: Any, targets: Any, power: int, chunk: int
 ) -> int:
-    """Add |g|^power to the totals, for the batch (``chunk`` 0) or for each example; return how many were added."""
+    """Add |g|^power to the totals, for the batch (``chunk`` 0) or for each example, and return how many were added."""
     if not chunk:
         leaves = {name: p.requires_grad_() for name, p in params.items()}
         with torch.enable_grad():
@@ -143,25 +153,25 @@ def _accumulate(
     for start in range(0, size, chunk):
         x, y = take((inputs, targets), slice(start, start + chunk))
         try:
-            found = _gradient_of_each(function, constants, x, y)
-        except RuntimeError:  # an op without a batching rule (recurrent nets): one example after the other
+            by_name = _gradient_of_each(function, constants, x, y)
+        except RuntimeError:  # an operation without a batching rule, as in recurrent networks
             for row in range(batch_size(x)):
                 one = slice(row, row + 1)
                 _accumulate(totals, function, params, take(x, one), take(y, one), power, 0)
             continue
-        for name, gradient in found.items():
+        for name, gradient in by_name.items():
             wide = gradient.to(totals[name].dtype)
             totals[name] += (wide.abs() if power == 1 else wide.square()).sum(0)
     return size
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Sums of many gradients need at least float32."""
+    """Return the dtype of the totals; sums of many gradients need at least float32."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def _gradient_of_each(function: Scalar, params: Params, x: Any, y: Any) -> Params:
-    """The gradient for every example, along a new first axis. Scalars and what is no tensor belong to all examples."""
+    """Return the gradients of all examples along a new first axis. Scalars and other objects belong to all examples."""
     batched: list[Tensor] = []
     map_tensors(lambda leaf: batched.append(leaf) if leaf.dim() else None, (x, y))
 
@@ -171,8 +181,8 @@ def _gradient_of_each(function: Scalar, params: Params, x: Any, y: Any) -> Param
         gradient: Params = grad(lambda q: _scalar(function(q, one_x, one_y)))(p)
         return gradient
 
-    found: Params = vmap(of_example, in_dims=(None, 0), randomness="different")(params, batched)
-    return found
+    gradients: Params = vmap(of_example, in_dims=(None, 0), randomness="different")(params, batched)
+    return gradients
 
 
 def _scalar(value: Tensor) -> Tensor:
@@ -183,22 +193,22 @@ def _scalar(value: Tensor) -> Tensor:
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; modes, buffers and random states put back after."""
+    """Put the model into evaluation mode, and bring back its modes, its buffers and the random states afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     model.eval()
     try:
-        # cuDNN has no backward pass for recurrent nets in eval mode; the native kernels have.
+        # In evaluation mode cuDNN has no backward pass for recurrent networks, but the native kernels have one.
         with torch.random.fork_rng(devices), torch.backends.cudnn.flags(enabled=not recurrent):
             yield
     finally:
         for module, mode in modes.items():
             module.training = mode
         with torch.no_grad():
-            for buffer, kept in buffers:
-                buffer.copy_(kept)
+            for buffer, values in buffers:
+                buffer.copy_(values)
 
 
 def _check(

@@ -1,4 +1,4 @@
-"""Subspaces: from a model's parameters to the flat positions of those that become random."""
+"""Subspaces: the choice of the coordinates of a model that become random."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 Selection = dict[str, Tensor | None]
-"""Name of a tensor to the sorted flat positions that are random in it, or None for all of them."""
+"""The sorted flat positions of the random coordinates by the name of the tensor; None stands for all of them."""
 
 Scope = Literal["global", "layer"]
 
@@ -43,7 +43,7 @@ _NORMS = (
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter of a model: its name, itself, and the module that owns it."""
+    """A parameter of a model, with its name and the module that owns it."""
 
     name: str
     parameter: nn.Parameter
@@ -56,7 +56,7 @@ class Slot:
 
     @property
     def padding(self) -> slice | None:
-        """Flat positions that never learn: the padding row of an embedding."""
+        """The flat positions of the padding row of an embedding, which never learns; None for other parameters."""
         row = getattr(self.module, "padding_idx", None)
         if row is None or not isinstance(self.module, nn.Embedding | nn.EmbeddingBag):
             return None
@@ -65,12 +65,12 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """Coordinates that may be random."""
+        """The number of coordinates that may be random."""
         return self.parameter.numel() - (self.parameter.shape[1] if self.padding else 0)
 
     @property
     def whole(self) -> Tensor | None:
-        """All of them, as a selection says it."""
+        """The selection of all coordinates that may be random."""
         if self.padding is None:
             return None
         free = torch.ones(self.parameter.numel(), dtype=torch.bool, device=self.parameter.device)
@@ -82,12 +82,14 @@ Eligible = Callable[[Slot], bool]
 
 
 def anything(slot: Slot) -> bool:  # noqa: ARG001
-    """Every trainable parameter may be random."""
+    """Return True: every trainable parameter may be random."""
     return True
 
 
 def not_norm(slot: Slot) -> bool:
-    """Eligible unless it belongs to a normalisation layer.
+    """Return whether a parameter belongs to a layer that is no normalisation layer.
+
+    Use it as ``eligible=not_norm`` to keep the weights of norms deterministic.
 
     >>> [slot.name for slot in slots_of(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))) if not_norm(slot)]
     ['0.weight', '0.bias']
@@ -96,28 +98,32 @@ def not_norm(slot: Slot) -> bool:
 
 
 def slots_of(model: nn.Module) -> list[Slot]:
-    """Every floating-point parameter once (a tied one under its first name), frozen ones too."""
+    """Return all floating-point parameters, also frozen ones, each once. A tied one has its first name."""
     owners = dict(model.named_modules())
     slots = []
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise InputError(f"{name!r} has no shape yet: run one batch through the lazy model before it is converted")
+            raise InputError(f"{name!r} has no shape yet; run one batch through the lazy model before you convert it")
         if parameter.is_floating_point():
             slots.append(Slot(name, parameter, owners[name.rpartition(".")[0]]))
     return slots
 
 
 class Subspace(ABC):
-    """A choice of coordinates. Frozen parameters stay what they are: they are never chosen."""
+    """A choice of coordinates. Frozen parameters are never chosen.
+
+    Attributes:
+        eligible: a function of a `Slot` that returns whether its coordinates may be random.
+    """
 
     eligible: Eligible
 
     @abstractmethod
     def choose(self, pool: list[Slot]) -> Selection:
-        """Pick from the eligible, trainable parameters."""
+        """Choose among the parameters in ``pool``, which are trainable and eligible."""
 
     def select(self, model: nn.Module) -> Selection:
-        """The random coordinates of ``model``: at least one, or an error that says why there are none."""
+        """Return the random coordinates of ``model``. If there are none, an error says why."""
         slots = slots_of(model)
         pool = [slot for slot in slots if slot.parameter.requires_grad and slot.size and self.eligible(slot)]
         if not pool:
@@ -135,24 +141,24 @@ class Subspace(ABC):
 
 @dataclass(frozen=True)
 class Everything(Subspace):
-    """All of every eligible tensor."""
+    """All coordinates of every eligible tensor."""
 
     eligible: Eligible = anything
 
     def choose(self, pool: list[Slot]) -> Selection:
-        """Whole tensors."""
+        """Choose whole tensors."""
         return {slot.name: slot.whole for slot in pool}
 
 
 @dataclass(frozen=True)
 class Layers(Subspace):
-    """All of the tensors whose own name, or whose module's, matches a glob."""
+    """All coordinates of the tensors whose name, or the name of whose module, matches a glob."""
 
     patterns: tuple[str, ...]
     eligible: Eligible = anything
 
     def choose(self, pool: list[Slot]) -> Selection:
-        """Whole tensors by name; a pattern without a match is an error."""
+        """Choose whole tensors by name. A pattern without a match is an error."""
         names = [dense_name(slot.name) for slot in pool]
         for pattern in self.patterns:
             if not any(matches(name, pattern) for name in names):
@@ -166,7 +172,7 @@ class Layers(Subspace):
 
 @dataclass(frozen=True)
 class Ranked(Subspace):
-    """The k highest coordinates by a score of each, over the whole model or within each layer."""
+    """The k coordinates with the highest scores, in the whole model or in each layer."""
 
     rate: float | None
     k: int | None
@@ -187,10 +193,10 @@ class Ranked(Subspace):
 
     @abstractmethod
     def scores_of(self, pool: list[Slot]) -> list[Tensor]:
-        """One flat score per coordinate, a tensor for each slot, all on one device."""
+        """Return the scores of all coordinates, one flat tensor for each slot, all on one device."""
 
     def choose(self, pool: list[Slot]) -> Selection:
-        """The highest scores of the whole model, or of each layer."""
+        """Choose the coordinates with the highest scores of the whole model, or of each layer."""
         scores = [_without_padding(slot, score) for slot, score in zip(pool, self.scores_of(pool), strict=True)]
         groups: dict[str, list[int]] = {}
         for position, slot in enumerate(pool):
@@ -216,12 +222,12 @@ class Ranked(Subspace):
 
 @dataclass(frozen=True)
 class TopK(Ranked):
-    """The k coordinates with the highest given scores (000 and 001: the most sensitive)."""
+    """The k coordinates with the highest scores that the user gives, such as sensitivities."""
 
     scores: Mapping[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def scores_of(self, pool: list[Slot]) -> list[Tensor]:
-        """The given scores, checked against the model."""
+        """Return the scores of the user after checking that they fit the model."""
         missing = [slot.name for slot in pool if slot.name not in self.scores]
         if missing:
             raise SelectionError(
@@ -240,7 +246,7 @@ class TopK(Ranked):
                 bad = int((~torch.isfinite(score)).sum())
                 raise NonFinite(
                     f"{bad} of {score.numel()} scores of {slot.name!r} are NaN or infinite; "
-                    f"check the loss that sensitivity was given, and the batches"
+                    f"check the loss and the batches that sensitivity got"
                 )
             flat.append(score.detach().flatten())
         dtype = torch.float32
@@ -251,19 +257,22 @@ class TopK(Ranked):
 
 @dataclass(frozen=True)
 class RandomK(Ranked):
-    """k coordinates drawn uniformly: what a score must beat."""
+    """k coordinates that are drawn uniformly, the baseline that a score must beat."""
 
     seed: int = 0
 
     def scores_of(self, pool: list[Slot]) -> list[Tensor]:
-        """Distinct uniform ranks, from the seed alone."""
+        """Return distinct uniform ranks, which depend on the seed alone."""
         sizes = [slot.parameter.numel() for slot in pool]
         ranks = torch.randperm(sum(sizes), generator=torch.Generator().manual_seed(self.seed))
         return list(torch.split(ranks, sizes))
 
 
 def everything(*, eligible: Eligible = anything) -> Subspace:
-    """Every eligible coordinate: the fully Bayesian network.
+    """Make every eligible coordinate random: the fully Bayesian network.
+
+    Args:
+        eligible: a function of a `Slot` that returns whether its coordinates may be random.
 
     >>> list(everything().select(nn.Linear(2, 1)))
     ['weight', 'bias']
@@ -272,7 +281,11 @@ def everything(*, eligible: Eligible = anything) -> Subspace:
 
 
 def layers(*patterns: str, eligible: Eligible = anything) -> Subspace:
-    """Whole tensors whose parameter name or module name matches a glob; ``*`` crosses dots.
+    """Make whole tensors random whose parameter name or module name matches a glob.
+
+    Args:
+        *patterns: the globs, in which ``*`` also matches dots.
+        eligible: a function of a `Slot` that returns whether its coordinates may be random.
 
     >>> list(layers("1").select(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))))
     ['1.weight', '1.bias']
@@ -290,10 +303,17 @@ def top_k(
     scope: Scope = "global",
     eligible: Eligible = anything,
 ) -> Subspace:
-    """The coordinates with the highest scores (000, 001: ``Topk(|∇θ|)`` with k = rate·θ).
+    """Make the coordinates with the highest scores random.
 
-    ``scope="global"`` ranks the whole model at once, as the papers' figures of layer sparsity need;
-    ``scope="layer"`` takes the same share of each layer. ``rate`` is a share of the eligible coordinates.
+    Abboud et al. 2024 and sensitivity-guided subnetworks choose by `sensitivity`.
+
+    Args:
+        scores: the scores by the names of the parameters, each shaped as its parameter.
+        rate: the share of the eligible coordinates that becomes random, such as 0.01. Give either ``rate`` or ``k``.
+        k: the number of coordinates that becomes random.
+        scope: "global" ranks the coordinates of the whole model together, as the papers' figures of layer sparsity
+            need. "layer" chooses the same share of each layer.
+        eligible: a function of a `Slot` that returns whether its coordinates may be random.
 
     >>> model = nn.Linear(3, 1)
     >>> scores = {"weight": torch.tensor([[1.0, 5.0, 2.0]]), "bias": torch.tensor([3.0])}
@@ -311,7 +331,14 @@ def random_k(
     seed: int = 0,
     eligible: Eligible = anything,
 ) -> Subspace:
-    """Coordinates drawn uniformly without replacement, the same for the same seed.
+    """Make coordinates random that are drawn uniformly without replacement.
+
+    Args:
+        rate: the share of the eligible coordinates that becomes random. Give either ``rate`` or ``k``.
+        k: the number of coordinates that becomes random.
+        scope: "global" draws from the whole model, "layer" the same share from each layer.
+        seed: the seed of the draw.
+        eligible: a function of a `Slot` that returns whether its coordinates may be random.
 
     >>> sum(v.numel() for v in random_k(k=3, seed=1).select(nn.Linear(50, 2)).values())
     3
@@ -320,7 +347,7 @@ def random_k(
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a glob fits a parameter's name, or that of a module around it."""
+    """Return whether a glob matches the name of a parameter, or of a module around it."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
@@ -330,7 +357,7 @@ def _index_dtype(slot: Slot) -> torch.dtype:
 
 
 def _without_padding(slot: Slot, scores: Tensor) -> Tensor:
-    """Scores in which the padding row of an embedding comes last."""
+    """Return scores in which the padding row of an embedding comes last."""
     if slot.padding is None:
         return scores
     scores = scores.clone()
@@ -339,26 +366,26 @@ def _without_padding(slot: Slot, scores: Tensor) -> Tensor:
 
 
 def _highest(slots: list[Slot], scores: Tensor, count: int) -> Selection:
-    """Positions of the ``count`` highest of the concatenated scores, cut up by tensor."""
+    """Return the positions of the ``count`` highest of the concatenated scores, by tensor."""
     if count == 0:
         return {}
-    places = scores.topk(count, sorted=False).indices.sort().values
-    ends = torch.tensor([slot.parameter.numel() for slot in slots], device=places.device).cumsum(0)
-    cuts = torch.searchsorted(places, ends).tolist()
+    positions = scores.topk(count, sorted=False).indices.sort().values
+    ends = torch.tensor([slot.parameter.numel() for slot in slots], device=positions.device).cumsum(0)
+    cuts = torch.searchsorted(positions, ends).tolist()
     selection: Selection = {}
     start = 0
     for slot, cut, end in zip(slots, cuts, ends.tolist(), strict=True):
         size = slot.parameter.numel()
         if cut > start:
             whole = cut - start == size
-            local = places[start:cut] - (end - size)
+            local = positions[start:cut] - (end - size)
             selection[slot.name] = None if whole else local.to(slot.parameter.device, _index_dtype(slot))
         start = cut
     return selection
 
 
 def last_layer(model: nn.Module) -> str:
-    """The name of the last module that holds a weight matrix or kernel.
+    """Return the name of the last module that holds a weight matrix or kernel.
 
     >>> last_layer(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1), nn.BatchNorm1d(1)))
     '2'
@@ -370,5 +397,5 @@ def last_layer(model: nn.Module) -> str:
         or parametrize.is_parametrized(module, "weight")
     ]
     if not names or not names[-1]:
-        raise InputError("the model has no inner layer with a weight matrix; name the random parts with globs=")
+        raise InputError("the model has no inner layer with a weight matrix; name the random layers by globs")
     return names[-1]

@@ -1,4 +1,4 @@
-"""The sparse subspace (004): a share of each layer's weights is there, all others are zero and are not stored."""
+"""The sparse subspace (SSVI, Li et al. 2024): a few weights of each layer are stored, and all others are zero."""
 
 from dataclasses import dataclass
 from math import prod
@@ -21,7 +21,7 @@ _KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Sparse(Subspace):
-    """A sparse model, and which of its stored weights are random."""
+    """A sparse model, and the choice of its random weights among the stored ones. See `sparse` for the fields."""
 
     density: float
     layout: Layout
@@ -39,29 +39,29 @@ class Sparse(Subspace):
             raise UnknownName.of("start", self.start, ["random", "magnitude"])
 
     def select(self, model: nn.Module) -> Selection:
-        """Store the model sparse, unless it is so already, and choose among what is stored."""
+        """Make the model sparse unless it is sparse already, and choose among the stored weights."""
         if not scatters(model):
             self.apply(model)
         return self.inside.select(model)
 
     def choose(self, pool: list[Slot]) -> Selection:
-        """As ``inside`` does."""
+        """Choose as ``inside`` chooses."""
         return self.inside.choose(pool)
 
     def apply(self, model: nn.Module) -> None:
-        """Release all weights but the chosen ones."""
+        """Choose which weights of the model are stored, and release all others."""
         layers = layers_of(model)
         names = list(layers)
-        kept = names[:1] if self.dense is None else [n for n in names if any(matches(n, p) for p in self.dense)]
+        stay_dense = names[:1] if self.dense is None else [n for n in names if any(matches(n, p) for p in self.dense)]
         for pattern in self.dense or ():
             if not any(matches(name, pattern) for name in names):
                 raise SelectionError(
                     f"dense={self.dense}: {pattern!r} matched none of {len(names)} weights; the first are {names[:3]}"
                 )
-        layers = {name: layer for name, layer in layers.items() if name not in kept}
+        layers = {name: layer for name, layer in layers.items() if name not in stay_dense}
         if not layers:
             raise SelectionError(
-                f"no layer is left to be sparse: of {len(names)} linear maps and convolutions {kept} stay dense; "
+                f"no layer is left to be sparse: of {len(names)} linear maps and convolutions {stay_dense} stay dense; "
                 "give dense=() to make the first one sparse too"
             )
         shapes = [tuple(layer.weight.shape) for layer in layers.values()]
@@ -71,7 +71,7 @@ class Sparse(Subspace):
             weight = layer.weight.detach()
             index = _positions(weight, count, self.start, generator)
             sparsify(layer, index.to(weight.device))
-            if self.start == "random":  # fewer inputs, so larger ones: the outputs keep their variance
+            if self.start == "random":  # fewer inputs with larger weights give outputs of the same variance
                 with torch.no_grad():
                     layer.parametrizations.weight.original.mul_((weight.numel() / count) ** 0.5)
 
@@ -85,19 +85,25 @@ def sparse(
     seed: int = 0,
     inside: Subspace | None = None,
 ) -> Subspace:
-    """A sparse model whose stored weights are random (004): the others are exactly zero and take no memory.
+    """Store few weights of each layer, which are random; all others are exactly zero and take no memory.
 
-    The model is taken over: its dense weights are released. `Bayesian.densify` gives a plain model back.
+    This is the subspace of SSVI (Li et al. 2024). It changes the model, because it releases the dense weights.
+    `Bayesian.densify` returns a plain dense model.
 
     Args:
-        density: share of the weights of linear maps and convolutions that is stored.
-        layout: "uniform", the same share of each layer (004), or "erdos_renyi", more of small layers than of large
-            ones: in proportion to (inputs + outputs + extents of the kernel) / size.
-        dense: names or globs of layers that stay dense; by default the first layer. Biases and norms always do.
-        start: which weights are there: "random" ones, scaled up by 1/√density, or those of largest "magnitude".
-        seed: of the random ones.
-        inside: which of the stored weights are random: by default all but those of norms. ``top_k(scores, rate=…)`` of
-            a model that is sparse already is a subnetwork of a subnetwork.
+        density: the share of the weights of linear maps and convolutions that is stored.
+        layout: "uniform" stores the same share of each layer, as the paper does. "erdos_renyi" stores a larger share of
+            small layers than of large ones, in proportion to (inputs + outputs + extents of the kernel) / size.
+        dense: names or globs of the layers that stay dense. By default this is the first layer. Biases and norms always
+            stay dense.
+        start: which weights are stored at first: "random" ones, which are scaled up by 1/√density, or those of the
+            largest "magnitude".
+        seed: the seed of the random choice.
+        inside: which of the stored weights are random. By default these are all but the weights of norms. With
+            ``top_k(scores, rate=…)``, a few of the stored weights of a sparse model are random.
+
+    Returns:
+        A subspace for `Bayesian`.
 
     >>> model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 10))
     >>> selection = sparse(0.1).select(model)
@@ -108,7 +114,16 @@ def sparse(
 
 
 def make_sparse(model: nn.Module, density: float, **options: object) -> nn.Module:
-    """The same of a plain model, which stays deterministic: the model itself, its weights now stored sparse."""
+    """Make a plain model sparse, without any randomness.
+
+    Args:
+        model: the model, which is changed in place.
+        density: the share of the weights of linear maps and convolutions that is stored.
+        **options: the options ``layout``, ``dense``, ``start`` and ``seed`` of `sparse`.
+
+    Returns:
+        The same model.
+    """
     chosen = sparse(density, **options)  # type: ignore[arg-type]
     assert isinstance(chosen, Sparse)
     chosen.apply(model)
@@ -116,7 +131,7 @@ def make_sparse(model: nn.Module, density: float, **options: object) -> nn.Modul
 
 
 def counts(shapes: list[tuple[int, ...]], density: float, layout: Layout) -> list[int]:
-    """How many entries of each weight are stored, at least one; together round(density · all) for "erdos_renyi".
+    """Return how many entries of each weight are stored: at least one, and round(density · all) for "erdos_renyi".
 
     >>> counts([(10, 10), (100, 100)], 0.1, "uniform"), counts([(10, 10), (100, 100)], 0.1, "erdos_renyi")
     ([10, 1000], [92, 918])
@@ -125,25 +140,25 @@ def counts(shapes: list[tuple[int, ...]], density: float, layout: Layout) -> lis
     if layout == "uniform":
         return [max(1, round(density * size)) for size in sizes]
     wanted, full = round(density * sum(sizes)), set[int]()
-    while True:  # a layer that would be more than full is full, and the others share the rest
-        rest = wanted - sum(sizes[i] for i in full)
+    while True:  # a layer that would be more than full is full, and the others share what remains
+        remaining = wanted - sum(sizes[i] for i in full)
         free = [i for i in range(len(sizes)) if i not in full]
         total = sum(sum(shapes[i]) for i in free)
-        shares = {i: rest * sum(shapes[i]) / total for i in free}
+        shares = {i: remaining * sum(shapes[i]) / total for i in free}
         over = {i for i in free if shares[i] > sizes[i]}
         if not over:
             break
         full |= over
-    found = [sizes[i] if i in full else max(1, int(shares[i])) for i in range(len(sizes))]
-    for i in sorted(free, key=lambda i: int(shares[i]) - shares[i])[: max(0, wanted - sum(found))]:
-        found[i] += 1
-    while sum(found) > max(wanted, len(found)):  # for the layers that had less than one
-        found[found.index(max(found))] -= 1
-    return found
+    numbers = [sizes[i] if i in full else max(1, int(shares[i])) for i in range(len(sizes))]
+    for i in sorted(free, key=lambda i: int(shares[i]) - shares[i])[: max(0, wanted - sum(numbers))]:
+        numbers[i] += 1
+    while sum(numbers) > max(wanted, len(numbers)):  # layers with a share below one got a whole weight
+        numbers[numbers.index(max(numbers))] -= 1
+    return numbers
 
 
 def layers_of(model: nn.Module) -> dict[str, Any]:
-    """Linear maps and convolutions whose weight can be sparse: neither frozen, tied nor parametrized otherwise."""
+    """Return the linear maps and convolutions whose weight can be sparse: not frozen, tied or parametrized already."""
     uses: dict[int, int] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

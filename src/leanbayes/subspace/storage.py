@@ -1,8 +1,8 @@
-"""Weights stored sparse inside an unmodified model: outside of the chosen positions they are zero and take no memory.
+"""How a model stores sparse weights, which are zero outside of k chosen positions.
 
-A sparse weight is a parametrization (`torch.nn.utils.parametrize`): the layer's parameter becomes the vector of its k
-stored values, its positions are a buffer, and ``layer.weight`` is a `SparseTensor` of them. So the layer, its gradient,
-the optimizer and every file hold k numbers, and the model's own code runs as ever.
+A sparse weight is a parametrization (`torch.nn.utils.parametrize`). The layer's parameter is the vector of its k stored
+values, a buffer holds their positions, and ``layer.weight`` is a `SparseTensor` of both. So the layer, its gradient,
+the optimizer and every file hold k numbers, and the code of the model needs no change.
 """
 
 import copy
@@ -19,12 +19,12 @@ from leanbayes._ops.sparse_tensor import SparseTensor
 
 __all__ = ["Scatter", "dense_name", "densify", "keep_layout", "make_dense", "scatters", "sparse_state", "sparsify"]
 
-_SMALL_BATCH = 32  # below, sparse products are hardly ever chosen
+_SMALL_BATCH = 32  # below it, sparse products are hardly ever chosen
 _OWN = ".parametrizations.weight.original"
 
 
 class Scatter(nn.Module):
-    """From stored values to the weight that they are part of."""
+    """The parametrization that turns stored values into the weight to which they belong."""
 
     index: Tensor
 
@@ -34,7 +34,7 @@ class Scatter(nn.Module):
         self.shape = tuple(shape)
 
     def forward(self, values: Tensor) -> Tensor:
-        """A `SparseTensor`; values that are themselves random know how they are scattered."""
+        """Return a `SparseTensor`. Stand-ins of random values scatter themselves."""
         scattered: Any = getattr(values, "scattered", None)
         if scattered is not None:
             result: Tensor = scattered(self.index, self.shape)
@@ -42,27 +42,27 @@ class Scatter(nn.Module):
         return SparseTensor.of(values, self.index, self.shape)
 
     def right_inverse(self, dense: Tensor) -> Tensor:
-        """The values that are stored of a dense weight."""
+        """Return those values of a dense weight that are stored."""
         return dense.detach().flatten().index_select(0, self.index)
 
     @property
     def size(self) -> int:
-        """Entries of the dense weight."""
+        """The number of entries of the dense weight."""
         return prod(self.shape)
 
     def extra_repr(self) -> str:
-        """How much is stored."""
+        """Say how many entries are stored."""
         return f"{len(self.index)} of {self.size}"
 
 
 class _BatchInnermost:
-    """A batch norm whose input and output have the batch innermost in memory, as sparse products have it."""
+    """A batch norm that has the batch innermost in memory, in its input and output, as sparse products have it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Over the batch and all positions of a channel: in which order they lie makes no difference."""
+        """Normalise over the batch and all positions of a channel, whose order in memory makes no difference."""
         if type(x) is not Tensor or x.dim() < 3 or x.device.type != "cpu" or len(x) < _SMALL_BATCH:
             return super().forward(x)  # type: ignore[misc,no-any-return]
-        last = batch_innermost(x).movedim(0, -1)  # what a dense layer gave is turned here, once for all that follow
+        last = batch_innermost(x).movedim(0, -1)  # turns the output of a dense layer once for all layers that follow
         one = last.reshape(1, len(last), *[1] * (x.dim() - 3), -1)
         return super().forward(one).view(last.shape).movedim(-1, 0)  # type: ignore[misc,no-any-return]
 
@@ -73,13 +73,13 @@ _NORMS: dict[Any, Any] = {
 
 
 def keep_layout(model: nn.Module) -> None:
-    """Let the batch norms of a sparse model work in the layout of its products, where torch's own are slow."""
+    """Let the batch norms of a sparse model work in the layout of its products, in which those of torch are slow."""
     for module in model.modules():
         module.__class__ = _NORMS.get(type(module), type(module))
 
 
 def sparsify(layer: nn.Module, index: Tensor) -> Scatter:
-    """Store only these flat positions of a layer's weight, which is released; the parameter object stays the same.
+    """Store only the flat positions ``index`` of a layer's weight. The parameter stays the same object.
 
     >>> layer = nn.Linear(3, 2)
     >>> scatter = sparsify(layer, torch.tensor([0, 4], dtype=torch.int32))
@@ -94,12 +94,12 @@ def sparsify(layer: nn.Module, index: Tensor) -> Scatter:
 
 
 def scatters(model: nn.Module) -> dict[str, Scatter]:
-    """Every sparse weight of a model by the name of its parameter (of the stored values)."""
+    """Return the sparse weights of a model by the names of the parameters that hold their stored values."""
     return {f"{name}{_OWN}".removeprefix("."): scatter for name, _, scatter in _layers(model)}
 
 
 def dense_name(name: str) -> str:
-    """The name that a sparse parameter has in the dense model.
+    """Return the name that a sparse parameter has in the dense model.
 
     >>> dense_name("layer1.0.conv1.parametrizations.weight.original"), dense_name("fc.bias")
     ('layer1.0.conv1.weight', 'fc.bias')
@@ -108,14 +108,20 @@ def dense_name(name: str) -> str:
 
 
 def densify(model: nn.Module) -> nn.Module:
-    """A plain copy of the model, its sparse weights as dense tensors with their zeros."""
+    """Return a copy of the model in which sparse weights are dense tensors with their zeros."""
     plain = copy.deepcopy(model)
     make_dense(plain, {})
     return plain
 
 
 def make_dense(model: nn.Module, weights: Mapping[str, Tensor], stay: Container[str] = ()) -> None:
-    """Store the sparse weights of a model dense again, but for ``stay``, with these values or else those they have."""
+    """Store the sparse weights of a model as dense tensors again.
+
+    Args:
+        model: the model, which is changed in place.
+        weights: dense values by name. A weight without an entry keeps the values that it has.
+        stay: the names of weights that stay sparse.
+    """
     for name, layer, _ in list(_layers(model)):
         if f"{name}{_OWN}".removeprefix(".") in stay:
             continue
@@ -130,11 +136,11 @@ def make_dense(model: nn.Module, weights: Mapping[str, Tensor], stay: Container[
 
 
 def _release(layer: Any) -> nn.Parameter:
-    """Undo the parametrization of a layer's weight. torch's own way changes the class, which copies share."""
+    """Undo the parametrization of a layer's weight. The function of torch changes the class, which copies share."""
     lists, kind = layer.parametrizations, type(layer)
     own: nn.Parameter = lists.weight.original
     del lists["weight"]
-    if len(lists):  # others stay: a class of its own, without this one
+    if len(lists):  # other parametrizations stay, so the layer gets a new class without this one
         layer.__class__ = type(kind.__name__, kind.__bases__, {k: v for k, v in vars(kind).items() if k != "weight"})
     else:
         layer.__class__ = kind.__bases__[0]
@@ -144,7 +150,7 @@ def _release(layer: Any) -> nn.Parameter:
 
 
 def sparse_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state of the dense model by its own names, sparse weights as ``torch.sparse_coo`` tensors."""
+    """Return the state of the dense model, with its names, and with sparse weights as ``torch.sparse_coo`` tensors."""
     own, skipped = scatters(model), {f"{name.removesuffix('original')}0.index" for name in scatters(model)}
     state = {}
     for name, value in model.state_dict().items():

@@ -1,4 +1,4 @@
-"""Where the random weights sit, tensor by tensor: the papers' figures of layer sparsity (001, figures 12 and 13)."""
+"""How many weights are random, tensor by tensor (the figures of layer sparsity of sensitivity-guided subnetworks)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,23 +8,31 @@ __all__ = ["Summary", "TensorSummary"]
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """One tensor: how many of its coordinates are random."""
+    """How many coordinates of one tensor are random.
+
+    Attributes:
+        name: the name of the tensor in the dense model.
+        shape: its shape.
+        size: the number of its coordinates.
+        random: how many of them are random.
+        stored: how many of them are stored, for a sparse tensor; None for a dense one.
+    """
 
     name: str
     shape: tuple[int, ...]
     size: int
     random: int
-    stored: int | None = None  # of a sparse tensor; None where all of it is
+    stored: int | None = None
 
     @property
     def sparsity(self) -> float:
-        """The deterministic share, as 001 plots it: 1 is fully deterministic."""
+        """The share of coordinates that are not random."""
         return 1 - self.random / max(self.size, 1)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Every floating-point tensor of a model in order, and the totals.
+    """All floating-point tensors of a model in order, and the totals.
 
     >>> print(Summary((TensorSummary("fc.weight", (2, 8), 16, 4), TensorSummary("fc.bias", (2,), 2, 0))))
     tensor      shape    size  random  sparsity
@@ -40,17 +48,17 @@ class Summary:
 
     @property
     def size(self) -> int:
-        """Coordinates in all."""
+        """The number of all coordinates."""
         return sum(tensor.size for tensor in self.tensors)
 
     @property
     def random(self) -> int:
-        """Random coordinates in all: as many scales are trained."""
+        """The number of all random coordinates. Without shared scales, as many scales are trained."""
         return sum(tensor.random for tensor in self.tensors)
 
     @property
     def stored(self) -> int:
-        """Coordinates that take memory: all but the zeros of sparse tensors."""
+        """The number of coordinates that take memory: all but the zeros of sparse tensors."""
         return sum(tensor.size if tensor.stored is None else tensor.stored for tensor in self.tensors)
 
     @property

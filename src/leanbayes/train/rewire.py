@@ -1,4 +1,8 @@
-"""One move of a sparse subspace in training: criteria, gradients layer by layer, and the optimizer's state."""
+"""One move of the sparse weights during training (SSVI, Li et al. 2024, section 3.3).
+
+A move removes the least important stored weights and adds those for which the loss has the largest gradient. The dense
+gradient exists for one layer at a time. The state of the optimizer moves with the weights.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +23,7 @@ from leanbayes.subspace.rewire import Move, Rewire, plan_move
 __all__ = ["Rewirer"]
 
 Loss = Callable[[int], Tensor]
-"""A fresh loss of the batch; the number tells draws apart."""
+"""Computes the loss of the batch anew; its argument is the number of the draw."""
 
 
 class Rewirer:
@@ -27,9 +31,9 @@ class Rewirer:
 
     Args:
         model: a `Bayesian` whose subspace is sparse, or a plain model that was made sparse.
-        how: criteria and schedule.
-        optimizer: whose state for kept weights goes with them.
-        reduce: makes the mean of a tensor over processes; all of them must move the same weights.
+        how: the criteria and the schedule of the moves.
+        optimizer: the optimizer; its state moves with the weights that stay.
+        reduce: returns the mean of a tensor over all processes, because all of them must move the same weights.
     """
 
     def __init__(
@@ -50,7 +54,8 @@ class Rewirer:
             parts = self.random.get(name)
             if isinstance(model, Bayesian) and parts is not None and model.posterior.relative:
                 raise InputError(
-                    f"weights that come are 0 at first, where {model.posterior} has no density; choose Normal"
+                    f"a weight that is added starts at 0, where {model.posterior} has no density; "
+                    "choose leanbayes.posteriors.Normal()"
                 )
             if parts is not None and parts.index is not None:
                 raise InputError(
@@ -64,7 +69,7 @@ class Rewirer:
                 )
 
     def move(self, loss: Loss, share: float) -> dict[str, Move]:
-        """Replace that share of every layer's weights; which ones were, by name."""
+        """Replace a share of each layer's stored weights, and return what moved by the name of the parameter."""
         leaving = {name: self._leaving(name, share) for name in self.layers}
         moves: dict[str, Move] = {}
         norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._NormBase)]
@@ -72,7 +77,7 @@ class Rewirer:
         for group in [[name] for name in self.layers] if self.how.addition == "draws" else [list(self.layers)]:
             moves |= self._moves(group, leaving, loss)
         with torch.no_grad():
-            for buffer, old in before:  # the batch has counted once already
+            for buffer, old in before:  # the optimizer step has counted this batch already
                 buffer.copy_(old)
             for name, move in moves.items():
                 self._carry_out(name, move)
@@ -86,12 +91,12 @@ class Rewirer:
         return self.how.leaving(self.values[name].detach(), scale, share)
 
     def _moves(self, names: list[str], leaving: dict[str, Tensor], loss: Loss) -> dict[str, Move]:
-        """One backward pass, or several for the mean size of the gradient of one layer."""
+        """Plan the moves of some layers by one backward pass, or by one for each draw."""
         moves: dict[str, Move] = {}
         draws = self.how.draws if self.how.addition == "draws" else 1
         sums: dict[str, Tensor] = {}
 
-        def found(name: str, draw: int, gradient: Tensor) -> None:
+        def use(name: str, draw: int, gradient: Tensor) -> None:
             gradient = self.reduce(gradient)
             if draws > 1:
                 sums[name] = gradient.abs() + sums.get(name, 0)
@@ -100,7 +105,7 @@ class Rewirer:
                 moves[name] = plan_move(self.layers[name].index, leaving[name], chosen)
 
         for draw in range(draws):
-            watchers = {id(self.layers[name].index): _Watcher(partial(found, name, draw)) for name in names}
+            watchers = {id(self.layers[name].index): _Watcher(partial(use, name, draw)) for name in names}
             with self._at_mean(), watching(watchers):
                 value = loss(draw)
             torch.autograd.grad(value, [self.values[name] for name in names], allow_unused=True)
@@ -118,7 +123,7 @@ class Rewirer:
 
     def _carry_out(self, name: str, move: Move) -> None:
         values, parts, scatter = self.values[name], self.random.get(name), self.layers[name]
-        scatter.index = move.index  # a new tensor: what kernels know of the old one goes with it
+        scatter.index = move.index  # as a new tensor, because kernels cache plans by the tensor of positions
         self._permute(values, move)
         if parts is None:
             return
@@ -140,26 +145,26 @@ class Rewirer:
 
 
 class _Watcher:
-    """Adds up the gradients of a layer that is called several times in one pass, and uses the sum."""
+    """Adds the gradients of a layer that is called several times in one pass, and uses their sum."""
 
     def __init__(self, use: Callable[[Tensor], None]) -> None:
         self.use, self.calls = use, 0
         self.sum: Tensor | None = None
 
     def __call__(self) -> Callable[[Tensor], None]:
-        """At a product."""
+        """Count a product with the layer's weight, and return what takes its gradient in the backward pass."""
         self.calls += 1
         return self.add
 
     def add(self, gradient: Tensor) -> None:
-        """In the backward pass."""
+        """Add the gradient of one product; the last one completes the sum."""
         self.sum = gradient if self.sum is None else self.sum + gradient
         self.calls -= 1
         if not self.calls:
             self.finish()
 
     def finish(self) -> None:
-        """Use the sum, if there is one: not every product of a pass is a part of the loss."""
+        """Use the sum if it is still there. Not every product of a pass is a part of the loss."""
         if self.sum is not None:
             self.use(self.sum)
             self.sum = None
