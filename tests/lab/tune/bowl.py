@@ -19,7 +19,7 @@ import leanbayes as lb
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import RECIPES, Budget, Recipe, Run
 from leanbayes.lab.recipes.base import option
-from leanbayes.lab.tune import tune
+from leanbayes.lab.tune import Search, tune
 
 SEARCH = {"x": "0.001..10:log", "n": "1..3", "word": "a,b"}
 BEST, LEAST = 0.3, -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
@@ -92,10 +92,13 @@ def task() -> Task:
 
 
 def tuned(storage: Path, trials: int, method: str = "bowl", **options: Any) -> dict[str, Any]:
-    options = {"search": SEARCH, "budget": Budget(epochs=1), "samples": 1} | options
-    return tune(task(), method, storage=storage, trials=trials, **options)
+    """Tune the bowl; ``options`` are fields of `Search` and parameters of `tune`."""
+    settings = {"options": SEARCH, "budget": Budget(epochs=1), "samples": 1, "trials": trials}
+    fields = {field.name for field in dataclasses.fields(Search)}
+    settings |= {name: options.pop(name) for name in fields & options.keys()}
+    return tune(task(), method, Search(**settings), storage=storage, **options)
 
 
 if __name__ == "__main__":
     RECIPES.register(Bowl)
-    tuned(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], search={"x": SEARCH["x"]})
+    tuned(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], options={"x": SEARCH["x"]})

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import shutil
-import sqlite3
 import subprocess
 import sys
 import time
@@ -13,35 +11,16 @@ from statistics import median
 from typing import Any
 from unittest.mock import Mock
 
-import optuna
 import pytest
 
 import leanbayes as lb
-from leanbayes.lab.recipes import RECIPES, Budget
-from leanbayes.lab.tune import tune
+from leanbayes.lab.recipes import Budget
+from leanbayes.lab.tune import Search, tune
 from tests import tasks
-from tests.lab.tune.bowl import BEST, LEAST, SEARCH, SURE, Bowl, nll_at, task, tuned
+from tests.lab.tune.bowl import BEST, LEAST, SEARCH, SURE, Bowl, nll_at, tuned
 
 ROOT = Path(__file__).parents[3]
 ONLY_X = {"x": SEARCH["x"]}
-
-
-@pytest.fixture(autouse=True)
-def _bowl(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "bowl" not in RECIPES  # asking also makes the catalogue look for its members, which would replace ours
-    monkeypatch.setitem(RECIPES._members, "bowl", Bowl)
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test need not outlive a power cut; a kill it does."""
-
-    def connect(file: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(file, timeout=60, check_same_thread=False)
-        connection.execute("PRAGMA synchronous = OFF")
-        return connection
-
-    monkeypatch.setattr("leanbayes.lab.tune.study._connect", connect)
 
 
 def what(found: dict[str, Any]) -> list[Any]:
@@ -52,7 +31,7 @@ def what(found: dict[str, Any]) -> list[Any]:
 
 
 def test_it_finds_the_optimum_without_the_test_set(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "new" / "t.db", 24, search=ONLY_X, out=tmp_path / "tune.json", command="typed")
+    found = tuned(tmp_path / "new" / "t.db", 24, options=ONLY_X, out=tmp_path / "tune.json", command="typed")
     best = found["best"]
     assert LEAST <= best["value"] < LEAST + 2e-3
     assert BEST / 2 < best["values"]["x"] < BEST * 2
@@ -86,12 +65,8 @@ def test_a_real_recipe_prefers_a_small_weight_and_trains_its_plain_start_once(tm
     found = tune(
         tasks.classes(),
         "vi:prior=normal,init_scale=0.5",
-        search={"kl_weight": "0.01,100"},
+        Search({"kl_weight": "0.01,100"}, 4, seed=1, budget=Budget(epochs=6, batch_size=30, lr=2e-2), samples=8),
         storage=tmp_path / "t.db",
-        trials=4,
-        seed=1,
-        budget=Budget(epochs=6, batch_size=30, lr=2e-2),
-        samples=8,
         watch=lambda *event: stages.append(event),
     )
     values = {
@@ -154,21 +129,21 @@ def test_two_processes_do_each_trial_once_and_one_is_killed(tmp_path: Path, requ
             time.sleep(0.01)
 
     until(2)
-    tuned(storage, 6, method, search=ONLY_X)  # side by side; four are left for the other alone
+    tuned(storage, 6, method, options=ONLY_X)  # side by side; four are left for the other alone
     until(5)  # which does not end
-    found = tuned(storage, 10, method, search=ONLY_X)
+    found = tuned(storage, 10, method, options=ONLY_X)
     assert sorted(row["state"] for row in found["trials"]) == ["done"] * 9 + ["running"]
     other.kill()
     other.wait()
     assert len(list(tmp_path.glob("*.worker"))) == 1
-    found = tuned(storage, 10, method, search=ONLY_X)
+    found = tuned(storage, 10, method, options=ONLY_X)
     assert not list(tmp_path.glob("*.worker"))
     assert sorted(row["state"] for row in found["trials"]) == ["done"] * 10 + ["killed"]
     trained = [line.split() for line in log.read_text().splitlines()]
     assert [pid for pid, _ in trained].count(str(other.pid)) == 5
     assert sorted(x for _, x in trained) == sorted(str(row["values"]["x"]) for row in found["trials"])
     assert len({x for _, x in trained}) == 10
-    whole = tuned(tmp_path / "whole.db", 10, search=ONLY_X)
+    whole = tuned(tmp_path / "whole.db", 10, options=ONLY_X)
     assert what(found) == what(whole)
     assert [slot for slot, _, _ in what(found)] == list(range(10))
 
@@ -188,7 +163,7 @@ def test_what_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.
 
 DIFFERENT: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed was 0 and is now 1"),
-    ({"search": {"x": "0.001..10"}}, "search.x was '0.001..10.0:log' and is now '0.001..10.0'; search.n was '1..3'"),
+    ({"options": {"x": "0.001..10"}}, "search.x was '0.001..10.0:log' and is now '0.001..10.0'; search.n was '1..3'"),
     ({"method": "bowl:limit=3"}, "recipe.limit was inf and is now 3.0"),
     ({"metric": "ece"}, "metric was 'nll' and is now 'ece'"),
     ({"budget": Budget(epochs=2)}, "budget.epochs was 1 and is now 2"),
@@ -209,7 +184,7 @@ def test_another_study_is_not_gone_on_with(tmp_path: Path) -> None:
 def test_another_task_is_not_gone_on_with(tmp_path: Path) -> None:
     tuned(tmp_path / "t.db", 1)
     with pytest.raises(lb.errors.InputError, match=r"task.name was 'bowl' and is now 'blobs'"):
-        tune(tasks.classes(), "bowl", storage=tmp_path / "t.db", search={"x": "1..2"}, trials=1)
+        tune(tasks.classes(), "bowl", Search({"x": "1..2"}, trials=1), storage=tmp_path / "t.db")
 
 
 @pytest.mark.parametrize(
@@ -221,43 +196,14 @@ def test_another_task_is_not_gone_on_with(tmp_path: Path) -> None:
         ({"metric": "ood/far/auroc"}, "shifted"),
         ({"trials": 0}, "at least 1 trial"),
         ({"samples": 0}, "at least 1 trial and 1 sample"),
-        ({"search": {"n": "0..3"}}, "n must be at least 1, got 0"),
-        ({"search": {}}, "say what to search in bowl"),
+        ({"options": {"n": "0..3"}}, "n must be at least 1, got 0"),
+        ({"options": {}}, "say what to search"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(lb.errors.InputError, match=message):
         tuned(tmp_path / "t.db", **{"trials": 1} | options)
     assert not list(tmp_path.iterdir())
-
-
-def test_files_that_are_no_study(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("no database" * 1000)
-    with pytest.raises(lb.errors.ForeignFile, match="text is no study"):
-        tuned(tmp_path / "text", 1)
-    with sqlite3.connect(tmp_path / "other.db") as database:
-        database.execute("CREATE TABLE customers (name TEXT)")
-    database.close()
-    before = (tmp_path / "other.db").read_bytes()
-    with pytest.raises(lb.errors.ForeignFile, match="something else"):
-        tuned(tmp_path / "other.db", 1)
-    assert (tmp_path / "other.db").read_bytes() == before
-    tuned(tmp_path / "t.db", 1)
-    whole = (tmp_path / "t.db").read_bytes()
-    for size in (50, 5000, len(whole) // 2, len(whole) - 4096):
-        (tmp_path / "cut.db").write_bytes(whole[:size])
-        with pytest.raises(lb.errors.FileError, match=r"cut\.db"):
-            tuned(tmp_path / "cut.db", 2)
-    (tmp_path / "empty.db").touch()
-    assert len(tuned(tmp_path / "empty.db", 1)["trials"]) == 1
-    shutil.copy(tmp_path / "t.db", tmp_path / "new.db")
-    database = sqlite3.connect(tmp_path / "new.db")
-    database.execute("UPDATE version_info SET schema_version = 99")
-    database.execute("UPDATE alembic_version SET version_num = 'v99'")
-    database.commit()
-    database.close()
-    with pytest.raises(lb.errors.FileError, match="version of Optuna"):
-        tuned(tmp_path / "new.db", 2)
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
@@ -271,27 +217,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     assert not (tmp_path / "log").exists()
 
 
-def test_a_study_of_someone_else(tmp_path: Path) -> None:
-    quiet = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/t.db")
-    study = optuna.create_study(storage=storage, study_name="tune")
-    study.tell(study.ask(), 1.0)
-    storage.engine.dispose()
-    with pytest.raises(lb.errors.ForeignFile, match="not made by leanbayes"):
-        tuned(tmp_path / "t.db", 1)
-    assert optuna.logging.get_verbosity() == optuna.logging.ERROR
-    optuna.logging.set_verbosity(quiet)
-    assert tuned(tmp_path / "t.db", 1, study="mine")["best"] is not None
-
-
 def test_several_processes_of_one_training_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(lb.errors.InputError, match="several times"):
         tuned(tmp_path / "t.db", 1)
-
-
-def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(lb.errors.InputError, match=r"pip install 'leanbayes\[tune\]'"):
-        tune(task(), "bowl", storage=tmp_path / "t.db", search={"x": "1..2"})

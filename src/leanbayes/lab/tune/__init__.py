@@ -1,6 +1,6 @@
-"""A recipe's numbers, above all the weight of the KL term, found by search on the validation set."""
+"""Search the options of a recipe, above all the weight of its KL term, on the validation set."""
 
-from leanbayes.lab.tune.search import tune
+from leanbayes.lab.tune.search import Search, tune
 from leanbayes.lab.tune.space import Space
 
-__all__ = ["Space", "tune"]
+__all__ = ["Search", "Space", "tune"]

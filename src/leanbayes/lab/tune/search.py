@@ -1,10 +1,10 @@
-"""`tune`: the best options of a recipe, by the validation set."""
+"""`tune` finds the best options of a recipe on the validation set."""
 
 import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,124 +15,151 @@ from leanbayes._files import write_text
 from leanbayes.errors import InputError, LeanBayesError, NonFinite, UnknownName
 from leanbayes.evaluation import evaluate
 from leanbayes.lab.data.task import Task, length
-from leanbayes.lab.recipes import Budget, Run, parse, prepare, settings
-from leanbayes.lab.recipes.base import Trained
+from leanbayes.lab.recipes import Budget, Run, Trained, parse, prepare, settings
 from leanbayes.lab.recipes.run import Watcher
 from leanbayes.lab.tune.space import Space
 from leanbayes.lab.tune.study import Study, open_study
 from leanbayes.metrics import metric_named
 
-__all__ = ["tune"]
+__all__ = ["Search", "tune"]
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and how every trial is trained and scored.
+
+    Args:
+        options: the range or the choices of each option, as ``low..high``, ``low..high:log`` or ``value,value``; see
+            `Space`. None searches the weight of the KL, the initial scale and the rate, if the recipe has them.
+        trials: how many trials there are in all, those of earlier runs and of other processes included.
+        metric: the metric that decides, on the validation set. It may be any metric of `leanbayes.evaluate` that has a
+            better side, except those of shifted sets.
+        seed: the seed of the search, and of the training in every trial.
+        budget: what the training of one network may cost.
+        samples: how many weight draws each prediction averages.
+    """
+
+    options: Mapping[str, str] | None = None
+    trials: int = 20
+    metric: str = "nll"
+    seed: int = 0
+    budget: Budget = field(default_factory=Budget)
+    samples: int = 32
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or self.samples < 1:
+            raise InputError(f"need at least 1 trial and 1 sample, got {self.trials} and {self.samples}")
 
 
 def tune(
     task: Task,
     method: str,
+    search: Search | None = None,
     *,
     storage: Path,
-    search: Mapping[str, str] | None = None,
-    trials: int = 20,
-    metric: str = "nll",
     study: str = "tune",
-    seed: int = 0,
-    budget: Budget | None = None,
-    samples: int = 32,
     out: Path | None = None,
     watch: Watcher | None = None,
     about: Mapping[str, Any] | None = None,
     command: str = "",
 ) -> dict[str, Any]:
-    """Search the options of a recipe, by Optuna's tree-structured Parzen estimator; the record of all trials.
+    """Search the options of a recipe with Optuna's tree-structured Parzen estimator.
 
-    002's discussion: the weight of the KL term decides most, and searching it outright was the fastest and most
-    reliable way. Every trial is trained on the training set and scored on the validation set. 002 and 004 choose on
-    the test set; here it is not looked at. What won is chosen on the validation set, so its score there is too good:
-    judge ``record["best"]["method"]`` with `compare`.
+    The weight of the KL term decides most. VDP++ reports that searching it directly was the fastest and most reliable
+    way. Every trial is trained on the training set and scored on the validation set. The test set is not used, although
+    VDP++ and SSVI (Li et al. 2024) choose on it. The winner is chosen on the validation set, so its score there is too
+    good: judge ``record["best"]["method"]`` with `leanbayes.lab.compare.compare`.
 
-    A study goes on where it was, after a kill too, until there are ``trials`` in all. Processes started with the same
-    storage share the work, on one machine. All trials have the same seed, and in a process those with the same plain
-    start train it once.
+    A study that was stopped or killed continues until it has ``search.trials`` trials. Several processes on one machine
+    that use the same storage share the work. All trials have the same seed. Trials of one process that start from the
+    same plain network train it once.
 
     Args:
-        task: data, model and likelihood.
-        method: a recipe's specification; what it fixes is not searched.
+        task: the data, the model and the likelihood.
+        method: the specification of a recipe; the options that it gives are not searched.
+        search: what to search, and how to train and score.
         storage: the file of the study.
-        search: by option ``low..high``, ``low..high:log`` or ``value,value``; see `Space`. By default the weight of the
-            KL, the initial scale and the rate, as far as the recipe has them.
-        trials: in all, those of earlier runs and other processes with them.
-        metric: what is best, any of `evaluate` that has a better side, but for those of shifted sets.
-        study: its name in the storage.
-        seed: of training and of the search.
-        budget: what one network may cost.
-        samples: draws for each prediction.
-        out: a file for the record, written anew after each trial.
-        watch: told how far it is.
-        about: whatever else must be the same for a study to go on, as JSON.
-        command: kept with the record.
+        study: the name of the study in the file.
+        out: the file for the record, which is written anew after each trial; None writes none.
+        watch: is called after each step.
+        about: other facts, as JSON, that must be the same for a study to continue.
+        command: is stored with the record.
+
+    Returns:
+        The record: what was searched, all trials, and the best of them.
     """
-    if trials < 1 or samples < 1:
-        raise InputError(f"need at least 1 trial and 1 sample, got {trials} and {samples}")
+    search = search or Search()
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError("a trial is trained in one process; start the command several times on one storage instead")
-    budget = budget or Budget()
-    space = Space(method, search)
-    high = _is_high(metric, task, Run(budget, seed))
-    identity = {
-        "format": FORMAT,
-        "task": _about_task(task, Run(budget, seed)),
-        "recipe": settings(parse(method)),
-        "search": {name: str(axis) for name, axis in space.axes.items()},
-        "metric": metric,
-        "seed": seed,
-        "budget": asdict(budget),
-        "samples": samples,
-        "about": dict(about or {}),
-    }
-    nets: dict[Any, Any] = {}
+    space = Space(method, search.options)
+    high = _high_is_better(search.metric, task, Run(search.budget, search.seed))
+    identity = _identity(task, method, search, space) | {"about": dict(about or {})}
+    nets: dict[Any, Any] = {}  # trials share the plain networks that they start from
     with open_study(Path(storage), study, identity, "maximize" if high else "minimize") as shared:
         header = {"kind": "tuning", "command": command, "study": study, "method": method} | identity
-        record = _record(shared, space, header, high, out)
-        _count(watch, record, trials)
-        while (claimed := shared.claim(trials, space.distributions(), seed)) is not None:
+        record = _write_record(shared, space, header, high, out)
+        _report_trials(watch, record, search.trials)
+        while (claimed := shared.claim(search.trials, space.distributions(), search.seed)) is not None:
             slot, trial = claimed
-            told = None if watch is None else partial(_tell, watch, slot)
+            run = Run(search.budget, search.seed, watch=_watcher(watch, slot), nets=nets)
             try:
-                run = Run(budget, seed, watch=told, nets=nets)
                 trained = prepare(parse(space.method(space.values(trial.params))), task, run)
-                metrics = _scores(trained, task, run, samples)
-                value = _value(metric, metrics)
+                metrics = _scores(trained, task, run, search.samples)
+                value = _value(search.metric, metrics)
             except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
                 shared.failed(trial, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
             else:
                 shared.done(trial, value, metrics=metrics, seconds=trained.seconds)
-            record = _record(shared, space, header, high, out)
-            _count(watch, record, trials)
+            record = _write_record(shared, space, header, high, out)
+            _report_trials(watch, record, search.trials)
     return record
 
 
-def _is_high(metric: str, task: Task, run: Run) -> bool:
-    """Whether high is better; a metric that this task does not have is known from an untrained network."""
+def _identity(task: Task, method: str, search: Search, space: Space) -> dict[str, Any]:
+    """Everything that changes what a trial gives; a study continues only if all of it is the same."""
+    run = Run(search.budget, search.seed)
+    sizes = {name: length(getattr(task, name)) for name in ("train", "validation", "test")}
+    parameters = sum(parameter.numel() for parameter in run.new_model(task).parameters())
+    return {
+        "format": FORMAT,
+        "task": {"name": task.name, "classes": list(task.classes), **sizes, "parameters": parameters},
+        "recipe": settings(parse(method)),
+        "search": {name: str(axis) for name, axis in space.axes.items()},
+        "metric": search.metric,
+        "seed": search.seed,
+        "budget": asdict(search.budget),
+        "samples": search.samples,
+    }
+
+
+def _high_is_better(metric: str, task: Task, run: Run) -> bool:
+    """Whether high values are better; an untrained network shows whether the task has this metric at all."""
     if metric.startswith("ood/"):
-        raise InputError(f"{metric} needs shifted sets, which are for judging: some are made from the test set")
+        raise InputError(
+            f"{metric} needs shifted sets, which are for judging only, because some are made from the test set; "
+            "choose another metric, such as nll"
+        )
     direction = metric_named(metric).better
     if direction is None:
-        raise InputError(f"{metric} is better neither high nor low; choose nll, or another that is")
-    found = evaluate(run.new_model(task).eval(), run.loader(task.validation), likelihood=task.likelihood, samples=1)
+        raise InputError(f"{metric} is better neither high nor low; choose a metric with a better side, such as nll")
+    model = run.new_model(task).eval()
+    evaluation = evaluate(model, run.loader(task.validation), likelihood=task.likelihood, samples=1)
     family = metric.partition("/")[0].partition("@")[0]
-    if metric not in found.metrics and not any(note.startswith(family) for note in found.notes):
-        raise UnknownName.of(
-            f"metric of {task.name!r}", metric, [name for name in found.metrics if metric_named(name).better]
-        )
+    if metric not in evaluation.metrics and not any(note.startswith(family) for note in evaluation.notes):
+        choices = [name for name in evaluation.metrics if metric_named(name).better]
+        raise UnknownName.of(f"metric of {task.name!r}", metric, choices)
     return direction == "high"
 
 
 def _scores(trained: Trained, task: Task, run: Run, samples: int) -> dict[str, float]:
-    batches = run.tracked(task.validation, "validation")
-    generator = torch.Generator().manual_seed(run.seed)
     return evaluate(
-        trained.predictor, batches, likelihood=trained.likelihood, samples=samples, generator=generator
+        trained.predictor,
+        run.tracked(task.validation, "validation"),
+        likelihood=trained.likelihood,
+        samples=samples,
+        generator=torch.Generator().manual_seed(run.seed),
     ).metrics
 
 
@@ -142,17 +169,26 @@ def _value(metric: str, metrics: Mapping[str, float]) -> float:
     return metrics[metric]
 
 
-def _tell(watch: Watcher, slot: int, stage: str, done: int, total: int) -> None:
+def _watcher(watch: Watcher | None, slot: int) -> Watcher | None:
+    return None if watch is None else partial(_report_step, watch, slot)
+
+
+def _report_step(watch: Watcher, slot: int, stage: str, done: int, total: int) -> None:
     watch(f"trial {slot}, {stage}", done, total)
 
 
-def _count(watch: Watcher | None, record: Mapping[str, Any], trials: int) -> None:
+def _report_trials(watch: Watcher | None, record: Mapping[str, Any], trials: int) -> None:
     if watch is not None:
         watch("trials", sum(row["state"] in ("done", "failed") for row in record["trials"]), trials)
 
 
-def _record(shared: Study, space: Space, header: Mapping[str, Any], high: bool, out: Path | None) -> dict[str, Any]:
-    """All trials so far; written while no other process is at it, so that the last one written has them all."""
+def _write_record(
+    shared: Study, space: Space, header: Mapping[str, Any], high: bool, out: Path | None
+) -> dict[str, Any]:
+    """Return the record of all trials so far, and write it.
+
+    It is written while no other process has the study, so that the record which is written last has all trials.
+    """
     with shared.alone():
         rows = []
         for row in shared.rows():
@@ -164,9 +200,3 @@ def _record(shared: Study, space: Space, header: Mapping[str, Any], high: bool, 
         if out is not None:
             write_text(out, json.dumps(record, indent=1))
     return record
-
-
-def _about_task(task: Task, run: Run) -> dict[str, Any]:
-    sizes = {name: length(getattr(task, name)) for name in ("train", "validation", "test")}
-    parameters = sum(parameter.numel() for parameter in run.new_model(task).parameters())
-    return {"name": task.name, "classes": list(task.classes), **sizes, "parameters": parameters}

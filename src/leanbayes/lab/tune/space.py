@@ -1,4 +1,4 @@
-"""What is searched: ranges and choices for options of a recipe, and the specification that a point of them makes."""
+"""The space of a search: a range or choices for each option of a recipe, and the specification of each point in it."""
 
 import math
 from collections.abc import Mapping
@@ -12,31 +12,31 @@ from leanbayes.lab.recipes import RECIPES, parse, parse_value
 __all__ = ["USUAL", "Choice", "Range", "Space"]
 
 KL_WEIGHT = "kl_weight"
-_BOTH = ("kl_start", "kl_end")  # what ``kl_weight`` sets in a recipe that anneals: one weight throughout
+_BOTH = ("kl_start", "kl_end")  # a recipe that anneals has these two, and ``kl_weight`` sets both to one weight
 USUAL = {KL_WEIGHT: "0.0001..10:log", "init_scale": "0.001..0.1:log", "rate": "0.001..0.1:log"}
-"""What is searched when nothing is said, as far as the recipe has it."""
+"""The options that are searched by default, if the recipe has them."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``low`` to ``high``, evenly or on a log scale."""
+    """The numbers from ``low`` to ``high``, on a linear or a logarithmic scale."""
 
     low: float
     high: float
     log: bool = False
 
     def distribution(self) -> Any:
-        """As Optuna has it."""
+        """Return the same as a distribution of Optuna."""
         kinds = import_module("optuna.distributions")
         kind = kinds.IntDistribution if isinstance(self.low, int) else kinds.FloatDistribution
         return kind(self.low, self.high, log=self.log)
 
     def value(self, drawn: float) -> float:
-        """Four digits are enough to train with, and to paste."""
+        """Round a number that Optuna drew to four digits, which are enough to train with and short enough to paste."""
         return drawn if isinstance(drawn, int) else min(max(float(f"{drawn:.4g}"), self.low), self.high)
 
     def ends(self) -> tuple[float, float]:
-        """Values that must be possible."""
+        """Return the values that must be possible."""
         return self.low, self.high
 
     def __str__(self) -> str:
@@ -45,20 +45,20 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values."""
+    """Several values, of which one is chosen."""
 
     values: tuple[Any, ...]
 
     def distribution(self) -> Any:
-        """As Optuna has it."""
+        """Return the same as a distribution of Optuna."""
         return import_module("optuna.distributions").CategoricalDistribution(self.values)
 
     def value(self, drawn: Any) -> Any:
-        """As it is."""
+        """Return the value that Optuna drew."""
         return drawn
 
     def ends(self) -> tuple[Any, ...]:
-        """Values that must be possible."""
+        """Return the values that must be possible."""
         return self.values
 
     def __str__(self) -> str:
@@ -68,23 +68,24 @@ class Choice:
 class Space:
     """The options of a recipe that are searched, each as ``low..high``, ``low..high:log`` or ``value,value``.
 
-    ``kl_weight`` is one weight of the KL throughout: in a recipe that anneals it sets ``kl_start`` and ``kl_end``.
+    The option ``kl_weight`` means one weight of the KL in all of training. In a recipe that anneals the weight, it sets
+    ``kl_start`` and ``kl_end`` to the same value.
 
     >>> space = Space("vi:prior=normal+temperature", {"kl_weight": "1e-3..10:log"})
     >>> space.method({"kl_weight": 0.5})
     'vi:prior=normal,kl_start=0.5,kl_end=0.5+temperature'
 
     Args:
-        method: a recipe's specification; an option that it gives stays as it is.
-        search: range or choice by option; `USUAL` if there is none.
+        method: the specification of a recipe; an option that it gives is not searched.
+        search: the range or the choices of each option; None or nothing searches those of `USUAL`.
     """
 
     def __init__(self, method: str, search: Mapping[str, str] | None = None) -> None:
         parse(method)
         first, self.plus, self.tops = method.partition("+")
-        self.name, _, rest = first.partition(":")
-        given = (part.partition("=") for part in filter(None, rest.split(",")))
-        self.fixed = {key.strip(): value.strip() for key, _, value in given}
+        self.name, _, options = first.partition(":")
+        pairs = (part.partition("=") for part in filter(None, options.split(",")))
+        self.fixed = {key.strip(): value.strip() for key, _, value in pairs}
         hints = get_type_hints(RECIPES[self.name])
         self.kinds = {each.name: hints[each.name] for each in fields(RECIPES[self.name]) if each.name != "of"}  # type: ignore[arg-type]
         if KL_WEIGHT not in self.kinds and set(_BOTH) <= self.kinds.keys():
@@ -96,7 +97,7 @@ class Space:
                 parse(self.method(start | {name: value}))
 
     def method(self, values: Mapping[str, Any]) -> str:
-        """The specification of one point, for `parse` and the command line."""
+        """Return the specification of one point, for `parse` and the command line."""
         options = dict(self.fixed)
         for name, value in values.items():
             options |= dict.fromkeys(self._sets(name), _text(value))
@@ -104,11 +105,11 @@ class Space:
         return f"{self.name}{':' if joined else ''}{joined}{self.plus}{self.tops}"
 
     def distributions(self) -> dict[str, Any]:
-        """As Optuna has them."""
+        """Return a distribution of Optuna for each option."""
         return {name: axis.distribution() for name, axis in self.axes.items()}
 
     def values(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """What a trial is trained with."""
+        """Return the values that a trial is trained with, from those that Optuna drew."""
         return {name: axis.value(drawn[name]) for name, axis in self.axes.items()}
 
     def _sets(self, name: str) -> tuple[str, ...]:
@@ -122,33 +123,39 @@ class Space:
             if name in self.kinds and self.fixed.keys().isdisjoint(self._sets(name))
         }
         if KL_WEIGHT not in self.kinds or not usual:
-            raise InputError(f"say what to search in {self.name}; it has {sorted(self.kinds) or 'no options'}")
+            raise InputError(
+                f"{self.name} has nothing that is searched by default; say what to search, "
+                f"of these options: {sorted(self.kinds) or 'none'}"
+            )
         return usual
 
     def _axis(self, name: str, text: str) -> Range | Choice:
         if name not in self.kinds:
             raise UnknownName.of(f"option of {self.name} to search", name, self.kinds)
-        for each in self._sets(name):
-            if each in self.fixed:
-                raise InputError(f"{each} is fixed in {self.name}:{each}={self.fixed[each]}, and also to be searched")
+        for option in self._sets(name):
+            if option in self.fixed:
+                raise InputError(
+                    f"{option} is fixed by {self.name}:{option}={self.fixed[option]} and cannot be searched too; "
+                    "drop one of the two"
+                )
         return _range(name, text, self.kinds[name]) if ".." in text else _choice(name, text, self.kinds[name])
 
 
 def _range(name: str, text: str, kind: Any) -> Range:
     ends, _, scale = text.partition(":")
     if scale not in ("", "log") or text.endswith(":"):
-        raise InputError(f"the range of {name} may end in :log, got {text!r}")
+        raise InputError(f"the range of {name} may end in :log and in nothing else, got {text!r}")
     if not {int, float} & {kind, *getattr(kind, "__args__", ())}:
-        raise InputError(f"{name} is no number and has no range, got {text!r}; list its values: {name}=a,b")
+        raise InputError(f"{name} is not a number and has no range, got {text!r}; list its values: {name}=a,b")
     low, _, high = (part.strip() for part in ends.partition(".."))
-    found = Range(parse_value(low, kind, name), parse_value(high, kind, name), scale == "log")
-    if not all(isinstance(end, int | float) and math.isfinite(end) for end in found.ends()):
+    span = Range(parse_value(low, kind, name), parse_value(high, kind, name), scale == "log")
+    if not all(isinstance(end, int | float) and math.isfinite(end) for end in span.ends()):
         raise InputError(f"the range of {name} needs two numbers, got {text!r}")
-    if not found.low < found.high:
-        raise InputError(f"the range of {name} is empty or one value: {text!r}; write low..high")
-    if found.log and found.low <= 0:
+    if not span.low < span.high:
+        raise InputError(f"the range of {name} is empty or has only one value: {text!r}; write low..high")
+    if span.log and span.low <= 0:
         raise InputError(f"a log scale needs numbers above 0, got {text!r} for {name}")
-    return found
+    return span
 
 
 def _choice(name: str, text: str, kind: Any) -> Choice:
@@ -161,5 +168,5 @@ def _choice(name: str, text: str, kind: Any) -> Choice:
 
 
 def _text(value: Any) -> str:
-    """As `parse` reads it, which takes a plus sign for the next recipe."""
+    """Write a value as `parse` reads it, without a plus sign in exponents: a plus would begin the next recipe."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value).replace("e+", "e")

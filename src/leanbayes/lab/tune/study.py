@@ -1,7 +1,8 @@
-"""An Optuna study in one SQLite file, which processes share: each trial is done once, and a killed one again.
+"""An Optuna study in one SQLite file, which several processes may share.
 
-Nothing in the file is executed or unpickled when it is read: Optuna's relational storage holds numbers, text and JSON,
-and the TPE sampler keeps nothing there. (Its CMA-ES sampler would keep a pickle, and read it: so the sampler is fixed.)
+Each trial is done once, and a trial whose process was killed is done again. Reading the file executes and unpickles
+nothing: Optuna's relational storage holds numbers, text and JSON, and the TPE sampler stores nothing there. The sampler
+is fixed, because the CMA-ES sampler would store a pickle and read it.
 """
 
 import glob
@@ -25,10 +26,10 @@ _PATIENCE = 60.0  # seconds, for a reader such as Optuna's dashboard to let go o
 
 
 class Study:
-    """Slots 0, 1, 2, ... for trials. A slot is free until a trial in it is done, has failed, or is under way.
+    """A study with slots 0, 1, 2, ... for trials. A slot is free until a trial in it runs, is done or has failed.
 
-    A process holds a lock on a file of its own while it lives, and the system lets go of it however the process ends:
-    so a trial that a killed process left behind is told from one that another process is at.
+    Each process holds a lock on a file of its own while it lives, and the system releases the lock however the process
+    ends. So a trial that a killed process left behind differs from one that another process is training.
     """
 
     def __init__(self, file: Path, optuna: Any) -> None:
@@ -38,10 +39,10 @@ class Study:
         self.study: Any = None
 
     def claim(self, slots: int, distributions: Mapping[str, Any], seed: int) -> tuple[int, Any] | None:
-        """A slot below ``slots`` and a new trial for it; None when no slot is free.
+        """Return a free slot below ``slots`` and a new trial for it; None if no slot is free.
 
-        The sampler is seeded by slot, as its state is not kept: a study that goes on draws as one that was never
-        stopped, and processes do not draw alike.
+        The state of the sampler is not stored, so each slot has a seed of its own: a study that continues draws the
+        same values as one that was never stopped, and two processes never draw the same values.
         """
         with self.alone():
             taken = self._taken()
@@ -54,37 +55,37 @@ class Study:
             trial.set_user_attr("claim", {"slot": slot, "worker": self.me})
             return slot, trial
 
-    def done(self, trial: Any, value: float, **kept: Any) -> None:
-        """A trial ends with its value."""
+    def done(self, trial: Any, value: float, **details: Any) -> None:
+        """Store the value of a trial, and details about it."""
         with self.alone():
-            trial.set_user_attr("found", kept)
+            trial.set_user_attr("found", details)
             self.study.tell(trial, value)
 
-    def failed(self, trial: Any, why: str) -> None:
-        """A trial could not be trained; it is not tried again."""
+    def failed(self, trial: Any, reason: str) -> None:
+        """Store why a trial could not be trained; it is not tried again."""
         with self.alone():
-            trial.set_user_attr("found", {"error": why})
+            trial.set_user_attr("found", {"error": reason})
             self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every trial, by slot; call it inside `alone`."""
+        """Return every trial, by slot; call it inside `alone`."""
         rows = []
         for trial in self._trials():
-            found = trial.user_attrs.get("found", {})
+            details = trial.user_attrs.get("found", {})
             row = {"trial": _claim(trial).get("slot"), "state": self.state(trial), "drawn": trial.params}
             row["value"] = trial.values[0] if row["state"] == "done" else None
-            rows.append(row | {name: found.get(name) for name in ("metrics", "seconds", "error")})
+            rows.append(row | {name: details.get(name) for name in ("metrics", "seconds", "error")})
         return sorted((row for row in rows if row["trial"] is not None), key=lambda row: row["trial"])
 
     def state(self, trial: Any) -> str:
-        """In our words: done, running, failed or killed; Optuna's own for what others may have put there."""
+        """Return "done", "running", "failed" or "killed", or Optuna's word for a state that other programs have set."""
         if trial.state.name == "FAIL":
             return "failed" if "error" in trial.user_attrs.get("found", {}) else "killed"
         return str({"COMPLETE": "done"}.get(trial.state.name, trial.state.name.lower()))
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process is here meanwhile."""
+        """Keep other processes out of the study inside the ``with`` block."""
         errors = (OSError, self.optuna.exceptions.OptunaError, import_module("sqlalchemy.exc").SQLAlchemyError)
         try:
             with self.lock:
@@ -92,10 +93,12 @@ class Study:
         except LeanBayesError:
             raise
         except errors as error:
-            raise FileError(f"cannot use {self.file}: {_first_line(error)}; give another storage") from error
+            raise FileError(
+                f"cannot use the study in {self.file}: {_first_line(error)}; give another storage"
+            ) from error
 
     def _taken(self) -> set[int]:
-        """The slots that are not free; trials whose process is dead have failed, and free theirs."""
+        """The slots that are not free. A running trial whose process is dead is marked as failed and frees its slot."""
         alive, taken = {self.me}, set()
         for lock in self.file.parent.glob(f"{glob.escape(self.file.name)}.*.worker"):
             worker = lock.name.removesuffix(".worker").rpartition(".")[2]
@@ -109,38 +112,40 @@ class Study:
         return taken
 
     def _trials(self) -> list[Any]:
-        found: list[Any] = self.study.get_trials(deepcopy=False)
-        return found
+        trials: list[Any] = self.study.get_trials(deepcopy=False)
+        return trials
 
 
 @contextmanager
 def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) -> Iterator[Study]:
-    """The study of this name, new or as it was left; one that is about something else is refused.
+    """Open the study of this name, or make it; refuse a study that is about something else.
 
     Args:
-        file: an SQLite file, made with its folder if it is not there.
-        name: of the study; a file can hold several.
+        file: an SQLite file; it is made, with its folder, if it does not exist.
+        name: the name of the study; a file can hold several.
         about: what is tuned, as JSON.
-        direction: minimize or maximize.
+        direction: "minimize" or "maximize".
     """
     optuna = _import_optuna()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot use {file}: {error}; give another storage") from error
-    study, storage, said = Study(file, optuna), None, optuna.logging.get_verbosity()
-    mine = _file_lock(f"{file}.{study.me}.worker")
+    study, storage, verbosity = Study(file, optuna), None, optuna.logging.get_verbosity()
+    own_lock = _file_lock(f"{file}.{study.me}.worker")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         with study.alone():
-            mine.acquire()
+            own_lock.acquire()
             _check(file)
-            try:  # the URL only names the dialect: a path may have signs that mean something in one
+            try:  # the URL only names the dialect, because a path may hold signs that have a meaning in a URL
                 storage = optuna.storages.RDBStorage(
                     "sqlite:///study", engine_kwargs={"creator": partial(_connect, file)}
                 )
             except RuntimeError as error:
-                raise FileError(f"{file} is of another version of Optuna: {_first_line(error)}") from error
+                raise FileError(
+                    f"{file} was written by another version of Optuna: {_first_line(error)}; give another storage"
+                ) from error
             study.study = optuna.create_study(
                 storage=storage, study_name=name, direction=direction, load_if_exists=True
             )
@@ -150,9 +155,9 @@ def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) 
         if storage is not None:
             storage.remove_session()
             storage.engine.dispose()
-        mine.release()
-        Path(mine.lock_file).unlink(missing_ok=True)
-        optuna.logging.set_verbosity(said)
+        own_lock.release()
+        Path(own_lock.lock_file).unlink(missing_ok=True)
+        optuna.logging.set_verbosity(verbosity)
 
 
 def _connect(file: Path) -> sqlite3.Connection:
@@ -160,9 +165,9 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _claim(trial: Any) -> dict[str, Any]:
-    """Empty, if a process was killed as it claimed a slot."""
-    found: dict[str, Any] = trial.user_attrs.get("claim", {})
-    return found
+    """The slot and the process of a trial; empty if the process was killed while it claimed the slot."""
+    claim: dict[str, Any] = trial.user_attrs.get("claim", {})
+    return claim
 
 
 def _import_optuna() -> Any:
@@ -179,19 +184,19 @@ def _file_lock(path: str) -> Any:
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether nobody holds it: then it is removed."""
-    mine = _file_lock(str(lock))
+    """Whether no process holds the lock; a free lock is removed."""
+    attempt = _file_lock(str(lock))
     try:
-        mine.acquire(timeout=0)
+        attempt.acquire(timeout=0)
     except TimeoutError:
         return False
     lock.unlink(missing_ok=True)
-    mine.release()
+    attempt.release()
     return True
 
 
 def _check(file: Path) -> None:
-    """A file that is no study must not become one: Optuna would add its tables to any database."""
+    """Refuse a file that is not a study, because Optuna would add its tables to any database."""
     if not file.exists() or (file.is_file() and not file.stat().st_size):
         return
     try:
@@ -205,13 +210,13 @@ def _check(file: Path) -> None:
     if state != "ok":
         raise TruncatedFile(f"{file} is cut short or damaged ({_first_line(state)}); give another storage")
     if tables and not {"studies", "trials"} <= tables:
-        raise ForeignFile(f"{file} is a database of something else; give another storage")
+        raise ForeignFile(f"{file} is a database of another program; give another storage")
 
 
 def _check_same(file: Path, name: str, study: Any, about: dict[str, Any]) -> None:
     before = study.user_attrs.get(_KEY)
     if before is None and study.get_trials(deepcopy=False):
-        raise ForeignFile(f"the study {name!r} in {file} was not made by leanbayes; give another name")
+        raise ForeignFile(f"the study {name!r} in {file} was made by another program; give another name")
     if before is None:
         study.set_user_attr(_KEY, about)
         return
@@ -220,16 +225,16 @@ def _check_same(file: Path, name: str, study: Any, about: dict[str, Any]) -> Non
     if differ:
         shown = "; ".join(f"{key} was {old.get(key)!r} and is now {new.get(key)!r}" for key in differ[:4])
         more = f"; and {len(differ) - 4} more" if len(differ) > 4 else ""
-        raise InputError(f"the study {name!r} in {file} is of something else: {shown}{more}; give another name")
+        raise InputError(f"the study {name!r} in {file} is about something else: {shown}{more}; give another name")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {prefix: value}
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, item in value.items():
-        found |= _flat(item, f"{prefix}.{key}".lstrip("."))
-    return found
+        flat |= _flat(item, f"{prefix}.{key}".lstrip("."))
+    return flat
 
 
 def _first_line(error: object) -> str:

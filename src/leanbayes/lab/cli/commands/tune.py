@@ -52,9 +52,9 @@ class TuneOptions:
 def run(options: TuneOptions, session: Session) -> Result:
     """Search, write the record of all trials, and return it."""
     from leanbayes.lab.compare import Event
-    from leanbayes.lab.tune import tune
+    from leanbayes.lab.tune import Search, tune
 
-    search = _read_search(options.search)
+    searched = _read_search(options.search)
     task, about = read_task(options.data, session.bars)
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,14 +73,9 @@ def run(options: TuneOptions, session: Session) -> Result:
     record = tune(
         task,
         options.method,
+        Search(searched, options.trials, options.metric, options.seed, options.budget, options.samples),
         storage=folder / "tune.db" if options.storage is None else Path(options.storage),
-        search=search,
-        trials=options.trials,
-        metric=options.metric,
         study=options.study,
-        seed=options.seed,
-        budget=options.budget,
-        samples=options.samples,
         out=folder / "tune.json",
         watch=watch,
         about=about | {"split_seed": options.data.split_seed},
