@@ -8,35 +8,12 @@ import torch.nn.functional as F
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from leanbayes._ops import sparse, sparse_plan
-from leanbayes._ops.sparse import batch_innermost, conv, conv_moments, kernels_for, linear, linear_moments
+from leanbayes._ops import sparse
+from leanbayes._ops.sparse import batch_innermost, conv, conv_moments, linear, linear_moments
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
+from tests._ops.cases import assert_equal, dense, gradients, pattern
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
-
-def pattern(shape, density, dtype):
-    """The index of a random subspace of that density, means and variances."""
-    size = torch.Size(shape).numel()
-    index = torch.randperm(size)[: round(density * size)].sort().values
-    return index, torch.randn(len(index), dtype=dtype), torch.rand(len(index), dtype=dtype)
-
-
-def dense(values, index, shape):
-    return values.new_zeros(torch.Size(shape).numel()).index_copy(0, index, values).view(shape)
-
-
-def gradients(outputs, weights, leaves):
-    total = sum((y * w).sum() for y, w in zip(outputs, weights, strict=True))
-    return torch.autograd.grad(total, leaves, retain_graph=True)
-
-
-def assert_equal(ours, theirs, terms):
-    """Up to the rounding of a sum of that many terms, each of order one."""
-    for a, b in zip(ours, theirs, strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        torch.testing.assert_close(a, b, rtol=0, atol=8 * torch.finfo(a.dtype).eps * max(8, terms))
 
 
 def compare(operation, moments, plain, x, index, mean, variance, shape):
@@ -245,26 +222,6 @@ def test_two_threads_may_call_at_once():
     assert all(torch.equal(result, expected) for result in results)
 
 
-def test_a_plan_is_built_once_for_an_index_and_anew_when_it_changes(monkeypatch):
-    built = []
-    build = sparse_plan._plan
-    monkeypatch.setattr(sparse_plan, "_plan", lambda *a: built.append(1) or build(*a))
-    index, mean, _ = pattern((8, 4, 3), 0.3, torch.float64)
-    x = torch.randn(40, 4, 9, dtype=torch.float64)
-    for _ in range(3):
-        conv(x.requires_grad_(), index, (8, 4, 3), mean, kernel="numba").sum().backward()
-    assert len(built) == 1
-    other = (index + 1) % 96
-    with torch.no_grad():
-        index.copy_(other.sort().values)
-    y = conv(x, index, (8, 4, 3), mean, kernel="numba")
-    assert len(built) == 2
-    assert_equal([y], [F.conv1d(x, dense(mean, index, (8, 4, 3)))], 12)
-    for size in range(9, 20):
-        conv(torch.randn(40, 4, size, dtype=torch.float64), index, (8, 4, 3), mean, kernel="numba")
-    assert len(sparse_plan._PLANS[index][1]) == sparse_plan._KEPT
-
-
 def test_a_changed_index_between_the_passes_is_noticed():
     index, mean, _ = pattern((8, 4, 3), 0.3, torch.float64)
     y = conv(torch.randn(40, 4, 9, dtype=torch.float64), index, (8, 4, 3), mean.requires_grad_(), kernel="numba")
@@ -281,34 +238,6 @@ def test_in_inference_mode():
             assert_equal(
                 [conv(x, index, (8, 4, 3), mean, kernel=kernel)], [F.conv1d(x, dense(mean, index, (8, 4, 3)))], 12
             )
-
-
-def test_plans_die_with_their_index():
-    index, mean, _ = pattern((8, 4, 3), 0.3, torch.float64)
-    before = len(sparse_plan._PLANS)
-    conv(torch.randn(40, 4, 9, dtype=torch.float64), index, (8, 4, 3), mean, kernel="numba")
-    assert len(sparse_plan._PLANS) == before + 1
-    del index
-    assert len(sparse_plan._PLANS) == before
-
-
-def test_dense_where_most_is_not_zero_and_for_other_types():
-    x = torch.zeros(64, 64, 16, 16)
-    shape = (64, 64, 3, 3)
-    assert str(kernels_for(x, torch.arange(368), shape, padding=1)) == "numba"
-    assert str(kernels_for(x, torch.arange(18_000), shape, padding=1)) == "dense"
-    assert str(kernels_for(x[:1], torch.arange(1800), shape, padding=1)) == "dense"
-    assert str(kernels_for(x.bfloat16(), torch.arange(368), shape, padding=1)) == "dense"
-    assert str(kernels_for(torch.zeros(64, 1024), torch.arange(50_000), (1024, 1024))) == "csr"
-    assert (
-        str(kernels_for(torch.zeros(64, 1024), torch.arange(50_000), (1024, 1024), moments=True)) == "numba/numba/csr"
-    )
-
-
-def test_bfloat16_goes_the_dense_way():
-    index, mean, _ = pattern((8, 4, 3), 0.3, torch.bfloat16)
-    x = torch.randn(40, 4, 9, dtype=torch.bfloat16)
-    assert torch.equal(conv(x, index, (8, 4, 3), mean), F.conv1d(x, dense(mean, index, (8, 4, 3))))
 
 
 X, INDEX, MEAN = torch.zeros(2, 4, 5, 5), torch.tensor([0, 5]), torch.zeros(2)

@@ -8,11 +8,9 @@ bnn = lb.Bayesian(model, posterior=lb.posteriors.Laplace(init_scale=0.02))
 here; other packages add families through entry points of the group "leanbayes.posteriors".
 """
 
-from inspect import isabstract
-
-from leanbayes._catalogue import Catalogue
 from leanbayes.posteriors.erlang import Erlang
 from leanbayes.posteriors.exponential import Exponential
+from leanbayes.posteriors.families import FAMILIES
 from leanbayes.posteriors.family import Family
 from leanbayes.posteriors.gamma import Gamma
 from leanbayes.posteriors.gamma_power import GammaPower
@@ -65,15 +63,3 @@ __all__ = [
     "log",
     "power",
 ]
-
-
-def _name_of(value: object) -> str | None:
-    """The name of a family that can be built, and None for anything else."""
-    is_family = isinstance(value, type) and issubclass(value, Family) and not isabstract(value)
-    return value.__name__ if is_family and isinstance(value, type) else None
-
-
-FAMILIES: Catalogue[type[Family]] = Catalogue(
-    "posterior family", _name_of, package="leanbayes.posteriors", group="leanbayes.posteriors"
-)
-"""Every posterior family by the name of its class."""

@@ -11,13 +11,11 @@ bnn = lb.Bayesian(model, prior={"fc.*": lb.priors.FittedPrior(), "*": torch.dist
 saved file names its prior; other packages add theirs through entry points of the group "leanbayes.priors".
 """
 
-from torch.distributions import Distribution
-
-from leanbayes._catalogue import Catalogue
 from leanbayes.priors.centred import CentredPrior
 from leanbayes.priors.fitted import FittedPrior
 from leanbayes.priors.fixed import FixedPrior
 from leanbayes.priors.half_line import InverseGaussianLaw, rayleigh, wald
+from leanbayes.priors.laws import LAWS
 from leanbayes.priors.log_uniform import LogUniformLaw
 from leanbayes.priors.prior import Prior, PriorLike
 from leanbayes.priors.resolve import resolve_priors
@@ -40,14 +38,3 @@ __all__ = [
     "resolve_priors",
     "wald",
 ]
-
-
-def _name_of(value: object) -> str | None:
-    """The name of a class of distributions, and None for anything else."""
-    return value.__name__ if isinstance(value, type) and issubclass(value, Distribution) else None
-
-
-LAWS: Catalogue[type[Distribution]] = Catalogue(
-    "prior law", _name_of, package="leanbayes.priors", group="leanbayes.priors"
-)
-"""Every distribution that a saved prior may name, beside those of torch."""

@@ -1,0 +1,27 @@
+"""Random sparse weights, and how results are compared."""
+
+import torch
+
+
+def pattern(shape, density, dtype):
+    """The index of a random subspace of that density, means and variances."""
+    size = torch.Size(shape).numel()
+    index = torch.randperm(size)[: round(density * size)].sort().values
+    return index, torch.randn(len(index), dtype=dtype), torch.rand(len(index), dtype=dtype)
+
+
+def dense(values, index, shape):
+    return values.new_zeros(torch.Size(shape).numel()).index_copy(0, index, values).view(shape)
+
+
+def gradients(outputs, weights, leaves):
+    total = sum((y * w).sum() for y, w in zip(outputs, weights, strict=True))
+    return torch.autograd.grad(total, leaves, retain_graph=True)
+
+
+def assert_equal(ours, theirs, terms):
+    """Up to the rounding of a sum of that many terms, each of order one."""
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        torch.testing.assert_close(a, b, rtol=0, atol=8 * torch.finfo(a.dtype).eps * max(8, terms))
