@@ -7,6 +7,13 @@ import numpy as np
 from leanbayes_papers import STUDIES, Job, Results
 from leanbayes_papers.noise import SNRS
 
+_PICTURE = np.eye(4).tolist()
+DRAWN = {
+    "mean": [0.0] * 61, "deviation": [1.0] * 61, "pixels": _PICTURE, "curve": [2.0, 1.0], "raters": [_PICTURE] * 2,
+    "entropy": [_PICTURE] * 2,
+}  # fmt: skip
+"""What the figures of the studies draw beside metrics."""
+
 
 class Metrics(dict):
     """Any measure: the same number for each method, with a little noise of its own, unless it is given."""
@@ -25,16 +32,11 @@ class Metrics(dict):
 
 def made_up(name: str, size: str, given: dict[tuple[str, str], float] | None = None) -> dict[str, str]:
     """The answers to all claims, by their words, if the jobs had found these numbers."""
-    experiment = STUDIES[name]
-    chosen = experiment.sizes[size]
-    picture = np.eye(4).tolist()
-    other = {
-        "mean": [0.0] * 61, "deviation": [1.0] * 61, "pixels": picture, "curve": [2.0, 1.0], "raters": [picture] * 2,
-        "entropy": [picture] * 2,
-    }  # fmt: skip
-    jobs = experiment.jobs(chosen, range(3))
-    outcome = experiment.conclude(Results([(j, {"metrics": Metrics(j, given or {}), **other}) for j in jobs]), chosen)
-    assert [verdict.claim for verdict in outcome.verdicts] == list(experiment.claims)
+    study = STUDIES[name]
+    chosen = study.sizes[size]
+    jobs = study.jobs(chosen, range(3))
+    outcome = study.conclude(Results([(j, {"metrics": Metrics(j, given or {}), **DRAWN}) for j in jobs]), chosen)
+    assert [verdict.claim for verdict in outcome.verdicts] == list(study.claims)
     assert outcome.tables
     return {verdict.claim.text: verdict.answer for verdict in outcome.verdicts}
 

@@ -1,4 +1,4 @@
-"""An experiment without training, whose functions other processes can find."""
+"""A study without training, whose functions other processes can find."""
 
 import os
 from pathlib import Path
@@ -44,7 +44,7 @@ def conclude(results: Results, size: Size) -> Outcome:
     return Outcome({"all": summary(results, ["nll"])}, verdicts, {"line": Figure(figsize=(1, 1))})
 
 
-def experiment(**changes: Any) -> Study:
+def study(**changes: Any) -> Study:
     settings: dict[str, Any] = {
         "name": "stub", "title": "a stub", "claims": (BETTER, OTHER), "run": run, "conclude": conclude,
         "sizes": {"smoke": size(), "cpu": size(seeds=2), "paper": size()},

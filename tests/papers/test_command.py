@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leanbayes.lab.cli import main
-from leanbayes_papers import EXPERIMENTS, command
+from leanbayes_papers import STUDIES, command
 from tests.lab.cli.shell import complaint
 from tests.papers import stub
 
@@ -23,21 +23,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def two(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two experiments, of which the first needs data that nobody has."""
+    """Two studies, of which the first needs data that nobody has."""
     needy = stub.size(needs=("cityscapes",))
-    first = stub.experiment(name="a-needy", sizes=dict.fromkeys(("smoke", "cpu", "paper"), needy))
-    known = {"a-needy": first, "stub": stub.experiment()}
-    monkeypatch.setattr(command, "EXPERIMENTS", known)
-    monkeypatch.setattr(command, "experiment_named", known.__getitem__)
+    first = stub.study(name="a-needy", sizes=dict.fromkeys(("smoke", "cpu", "paper"), needy))
+    known = {"a-needy": first, "stub": stub.study()}
+    monkeypatch.setattr(command, "STUDIES", known)
+    monkeypatch.setattr(command, "study_named", known.__getitem__)
     return here
 
 
 def test_the_list_names_all_with_times_and_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list"]) == 0
     said = capsys.readouterr().out
-    for name, experiment in EXPERIMENTS.items():
-        assert f"{name}: {experiment.title}" in said
-        assert f"cpu {experiment.sizes['cpu'].minutes:g} min" in said
+    for name, study in STUDIES.items():
+        assert f"{name}: {study.title}" in said
+        assert f"cpu {study.sizes['cpu'].minutes:g} min" in said
     assert "uci-concrete" in said
 
 

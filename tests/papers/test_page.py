@@ -2,17 +2,18 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
 
 from leanbayes.errors import ForeignFile
-from leanbayes_papers import STUDIES, reproduce, write_claims
+from leanbayes_papers import STUDIES, Job, Results, reproduce, write_claims
 from leanbayes_papers.cite import OURS, SUBNETWORKS, TITLES
 from leanbayes_papers.page import is_current
 from leanbayes_papers.untested import UNTESTED
 from tests.papers import stub
+from tests.papers.made_up import DRAWN
 
 
 def rows(path: Path, words: str) -> list[str]:
@@ -20,16 +21,16 @@ def rows(path: Path, words: str) -> list[str]:
 
 
 def record(top: Path, size: str) -> None:
-    reproduce(stub.experiment(), size, folder=top, out=top / "experiments", cache=top / "cache")
+    reproduce(stub.study(), size, folder=top, out=top / "experiments", cache=top / "cache")
 
 
 def test_without_records_every_claim_is_not_run(tmp_path: Path) -> None:
     page = write_claims(STUDIES.values(), tmp_path / "new")
     assert page == tmp_path / "new" / "claims.md"
     text = page.read_text()
-    for experiment in STUDIES.values():
-        assert f"`leanbayes reproduce {experiment.name} --size cpu`" in text
-        for claim in experiment.claims:
+    for study in STUDIES.values():
+        assert f"`leanbayes reproduce {study.name} --size cpu`" in text
+        for claim in study.claims:
             words = f"{claim.where}: {claim.text}".replace("|", "\\|")
             (line,) = [line for line in text.splitlines() if f"| {words} |" in line]
             assert "| not run |" in line
@@ -39,15 +40,15 @@ def test_without_records_every_claim_is_not_run(tmp_path: Path) -> None:
 
 def test_the_largest_size_counts_and_a_smoke_test_does_not(tmp_path: Path) -> None:
     record(tmp_path, "smoke")
-    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "| not run |" in line
     record(tmp_path, "cpu")
-    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "| holds |" in line
     assert "nll: 1.071 for a, 2.071 for b" in line
     assert "[`stub`](experiments/stub-cpu.json): `leanbayes reproduce stub --size cpu`" in line
     record(tmp_path, "paper")
-    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "--size paper" in line
 
 
@@ -57,7 +58,7 @@ def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     found["verdicts"] = found["verdicts"][1:]
     file.write_text(json.dumps(found))
-    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "| not run |" in line
 
 
@@ -65,25 +66,25 @@ def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
 def test_a_record_whose_settings_have_changed_since_says_so(tmp_path: Path, part: str, name: str) -> None:
     record(tmp_path, "cpu")
     warning = "have changed since this run"
-    assert warning not in write_claims([stub.experiment()], tmp_path).read_text()
+    assert warning not in write_claims([stub.study()], tmp_path).read_text()
     file = tmp_path / "experiments" / "stub-cpu.json"
     found = json.loads(file.read_text())
     assert found["settings"][part][name]
     found["settings"][part][name] = None
     file.write_text(json.dumps(found))
-    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert warning in line
 
 
 def test_the_command_is_the_one_that_made_the_record(tmp_path: Path) -> None:
-    reproduce(stub.experiment(), "cpu", seeds=[3, 4], folder=tmp_path, out=tmp_path / "experiments", cache=tmp_path)
-    (line,) = rows(write_claims([stub.experiment()], tmp_path), stub.BETTER.text)
+    reproduce(stub.study(), "cpu", seeds=[3, 4], folder=tmp_path, out=tmp_path / "experiments", cache=tmp_path)
+    (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "`leanbayes reproduce stub --size cpu --seeds 3 4`" in line
 
 
 def test_answers_are_counted_by_paper(tmp_path: Path) -> None:
     record(tmp_path, "cpu")
-    head = write_claims([stub.experiment()], tmp_path).read_text().split("## ")[0]
+    head = write_claims([stub.study()], tmp_path).read_text().split("## ")[0]
     elsewhere = sum(verdict.claim.paper == SUBNETWORKS for verdict in UNTESTED)
     assert f"| {TITLES[SUBNETWORKS]} | 1 |  | {elsewhere} |  |" in head
     assert f"| {TITLES[OURS]} |  |  | 1 |  |" in head
@@ -94,7 +95,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "stub-cpu.json").write_text(text)
     with pytest.raises(ForeignFile, match="stub-cpu"):
-        write_claims([stub.experiment()], tmp_path)
+        write_claims([stub.study()], tmp_path)
 
 
 def test_it_is_the_same_every_time(tmp_path: Path) -> None:
@@ -107,11 +108,11 @@ PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_what_is_published_is_what_the_experiment_is_now(name: str) -> None:
-    experiment = STUDIES[name]
+def test_a_published_record_has_the_settings_and_claims_of_its_study(name: str) -> None:
+    study = STUDIES[name]
     found = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
-    assert is_current(found, experiment)
-    assert [row["claim"] for row in found["verdicts"]] == [asdict(claim) for claim in experiment.claims]
+    assert is_current(found, study)
+    assert [row["claim"] for row in found["verdicts"]] == [asdict(claim) for claim in study.claims]
     assert found["changed_since_commit"] is False
     for figure in found["figures"].values():
         assert (PUBLISHED / "experiments" / figure).is_file()
@@ -120,3 +121,15 @@ def test_what_is_published_is_what_the_experiment_is_now(name: str) -> None:
 def test_the_published_page_is_made_of_the_published_records(tmp_path: Path) -> None:
     shutil.copytree(PUBLISHED / "experiments", tmp_path / "experiments", ignore=shutil.ignore_patterns("*.svg"))
     assert write_claims(STUDIES.values(), tmp_path).read_text() == (PUBLISHED / "claims.md").read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "pareto"])  # which rests on times of single jobs
+@pytest.mark.usefixtures("verdicts_only")
+def test_the_published_verdicts_follow_from_the_published_numbers(name: str) -> None:
+    record = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
+    runs = [
+        (Job(**{field.name: job[field.name] for field in fields(Job)}), {"metrics": job["metrics"], **DRAWN})
+        for job in record["jobs"]
+    ]
+    outcome = STUDIES[name].conclude(Results(runs), STUDIES[name].sizes["cpu"])
+    assert [asdict(verdict) for verdict in outcome.verdicts] == record["verdicts"]

@@ -23,10 +23,10 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def go(data: Path, experiment: Any = None, **options: Any) -> dict[str, Any]:
+def go(data: Path, study: Any = None, **options: Any) -> dict[str, Any]:
     top = data.parent
     settings = {"folder": data, "out": top / "out", "cache": top / "cache"} | options
-    return reproduce(experiment or stub.experiment(), settings.pop("size", "smoke"), **settings)
+    return reproduce(study or stub.study(), settings.pop("size", "smoke"), **settings)
 
 
 def calls(data: Path) -> list[str]:
@@ -66,7 +66,7 @@ def test_another_size_seed_setting_or_data_directory_is_done_anew(data: Path) ->
     assert len(calls(data)) == 4
     go(data, size="cpu", seeds=[0])
     changed = stub.size(samples=3)
-    go(data, stub.experiment(sizes={"smoke": changed, "cpu": changed, "paper": changed}), seeds=[0])
+    go(data, stub.study(sizes={"smoke": changed, "cpu": changed, "paper": changed}), seeds=[0])
     assert len(calls(data)) == 8
     (data.parent / "more").mkdir()
     go(data, folder=data.parent / "more", seeds=[0])
@@ -96,7 +96,7 @@ def test_an_interrupted_run_goes_on_where_it_was(data: Path, monkeypatch: pytest
         return stub.run(job, *rest)
 
     with pytest.raises(KeyboardInterrupt):
-        go(data, stub.experiment(run=stopped))
+        go(data, stub.study(run=stopped))
     assert not (data.parent / "out" / "stub-smoke.json").exists()
     assert go(data)["failed"] == []
     assert calls(data) == [f"{m} {s}" for s in range(3) for m in "ab"]
@@ -168,7 +168,7 @@ def test_conclusions_that_fail_leave_the_numbers_and_say_so(data: Path) -> None:
         return Outcome({}, [Verdict(stub.OTHER, "holds", "")])
 
     for conclude, words in ((broken, "KeyError"), (silent, "one verdict on each")):
-        record = go(data, stub.experiment(conclude=conclude))
+        record = go(data, stub.study(conclude=conclude))
         assert words in record["error"]
         assert len(record["jobs"]) == 6
         assert {v["answer"] for v in record["verdicts"]} == {"not testable here"}
@@ -184,7 +184,7 @@ def test_jobs_have_one_thread_and_the_caller_keeps_theirs(data: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        go(data, stub.experiment(run=counting))
+        go(data, stub.study(run=counting))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -209,7 +209,7 @@ def test_bad_input_is_said_before_anything_is_done(data: Path) -> None:
             go(data, **options)
     needing = stub.size(needs=("mnist",))
     with pytest.raises(FileError, match=r"yann\.lecun\.com.*--data-dir"):
-        go(data, stub.experiment(sizes={"smoke": needing, "cpu": needing, "paper": needing}))
+        go(data, stub.study(sizes={"smoke": needing, "cpu": needing, "paper": needing}))
     (data.parent / "file").write_text("")
     with pytest.raises(FileError, match="file"):
         go(data, out=data.parent / "file" / "x")

@@ -1,4 +1,4 @@
-"""What an experiment must state, and what a kept result depends on."""
+"""What an study must state, and what a kept result depends on."""
 
 from dataclasses import replace
 
@@ -14,15 +14,15 @@ from tests.papers import stub
 @pytest.mark.parametrize("name", ["", "all", "Two Words", "a/b", "é"])
 def test_a_name_goes_into_files_and_commands(name: str) -> None:
     with pytest.raises(InputError, match="name"):
-        stub.experiment(name=name)
+        stub.study(name=name)
 
 
 def test_sizes_claims_methods_and_answers_are_checked() -> None:
     with pytest.raises(InputError, match="smoke, cpu, paper"):
-        stub.experiment(sizes={"smoke": stub.size()})
+        stub.study(sizes={"smoke": stub.size()})
     for claims in ((), (stub.BETTER, stub.BETTER)):
         with pytest.raises(InputError, match="claims"):
-            stub.experiment(claims=claims)
+            stub.study(claims=claims)
     with pytest.raises(UnknownName, match="magic"):
         stub.size(methods={"a": "magic"})
     for bad in ({"seeds": 0}, {"samples": 0}, {"data": ()}, {"methods": {}}):

@@ -20,9 +20,6 @@ STUDIES: Catalogue[Study] = Catalogue(
 )
 """All studies by name."""
 
-EXPERIMENTS = STUDIES  # these old names serve the command until it is rewritten
-Experiment = Study
-
 
 def study_named(name: str) -> Study:
     """Return the study of this name, or raise `UnknownName` with the names that exist.
@@ -33,6 +30,3 @@ def study_named(name: str) -> Study:
     if name not in STUDIES:
         raise UnknownName.of("study", name, [*STUDIES, "all"])
     return STUDIES[name]
-
-
-experiment_named = study_named

@@ -10,7 +10,7 @@ from rich.table import Table
 from leanbayes.errors import InputError, LeanBayesError, UnknownName
 from leanbayes.lab.cli import Bars, Command, Result, Session, argument, print_line
 from leanbayes.lab.recipes import option
-from leanbayes_papers import EXPERIMENTS, SIZES, Experiment, experiment_named, reproduce, write_claims
+from leanbayes_papers import SIZES, STUDIES, Study, reproduce, study_named, write_claims
 
 __all__ = ["COMMAND", "ReproduceOptions"]
 
@@ -54,14 +54,14 @@ def run(options: ReproduceOptions, session: Session) -> Result:
     if options.size not in SIZES:
         raise UnknownName.of("size", options.size, SIZES)
     if options.list:
-        return {"list": [_summary(study) for study in EXPERIMENTS.values()]}
+        return {"list": [_summary(study) for study in STUDIES.values()]}
     if options.name is None and options.page:
         return {"page": _write_page(options)}
     if options.name is None:
         raise InputError("say which study to run, or all; leanbayes reproduce --list shows their names")
     every = options.name == "all"
     records, failed = [], []
-    for study in EXPERIMENTS.values() if every else [experiment_named(options.name)]:
+    for study in STUDIES.values() if every else [study_named(options.name)]:
         try:
             record = _reproduce(study, options, session.bars)
         except LeanBayesError as error:
@@ -97,7 +97,7 @@ def failed(result: Result) -> bool:
     return bool(result.get("failed"))
 
 
-def _reproduce(study: Experiment, options: ReproduceOptions, bars: Bars) -> dict[str, Any]:
+def _reproduce(study: Study, options: ReproduceOptions, bars: Bars) -> dict[str, Any]:
     def watch(done: int, total: int) -> None:
         if done:
             bars.step()
@@ -117,7 +117,7 @@ def _reproduce(study: Experiment, options: ReproduceOptions, bars: Bars) -> dict
 
 
 def _write_page(options: ReproduceOptions) -> str:
-    return str(write_claims(EXPERIMENTS.values(), Path(options.out)))
+    return str(write_claims(STUDIES.values(), Path(options.out)))
 
 
 def _first_failure(record: dict[str, Any]) -> str:
@@ -125,7 +125,7 @@ def _first_failure(record: dict[str, Any]) -> str:
     return f"{jobs} of {jobs + len(record['jobs'])} jobs: {record['failed'][0]['error']}"
 
 
-def _summary(study: Experiment) -> dict[str, Any]:
+def _summary(study: Study) -> dict[str, Any]:
     return {
         "name": study.name,
         "title": study.title,

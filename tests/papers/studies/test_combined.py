@@ -69,22 +69,22 @@ def test_sparse_partial_is_a_part_of_what_is_stored_and_spends_the_budget() -> N
 
 
 def test_partial_networks_are_judged_in_three_ways_with_the_same_weights() -> None:
-    experiment = STUDIES["combined"]
-    size = experiment.sizes["smoke"]
-    found = experiment.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
-    again = experiment.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
+    study = STUDIES["combined"]
+    size = study.sizes["smoke"]
+    found = study.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
+    again = study.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
     assert found == again
     assert len({found[name] for name in ("nll", "nll@8 draws", "nll@moments")}) == 3
     assert found["nll@moments"] == pytest.approx(found["nll@8 draws"], rel=0.05)
-    plain = experiment.run(Job("rigl", "rigl:density=0.2", "digits", 0), size, None)["metrics"]
+    plain = study.run(Job("rigl", "rigl:density=0.2", "digits", 0), size, None)["metrics"]
     assert "nll@moments" not in plain
     assert plain["random"] == 0
 
 
 def test_every_combination_has_its_recipe() -> None:
-    experiment = STUDIES["combined"]
-    size = experiment.sizes["cpu"]
-    jobs = {job.method: job for job in experiment.jobs(size, [0])}
+    study = STUDIES["combined"]
+    size = study.sizes["cpu"]
+    jobs = {job.method: job for job in study.jobs(size, [0])}
     assert combined._recipe(jobs[SPARSE], size) == SparsePartial(rate=0.1, density=0.2)
     assert combined._recipe(jobs[RADIAL], size) == RadialPartial(rate=0.01)
     assert len({str(job.key()) for job in jobs.values()}) == len(jobs) == 8

@@ -80,11 +80,11 @@ def test_random_starts_are_on_the_first_data_only_and_have_the_bayesian_epochs_o
 
 
 def test_a_random_start_keeps_the_curve_of_its_bayesian_stage_alone() -> None:
-    experiment = STUDIES["subnetworks-resnet"]
-    size = experiment.sizes["smoke"]
-    for job in experiment.jobs(size, [0]):
+    study = STUDIES["subnetworks-resnet"]
+    size = study.sizes["smoke"]
+    for job in study.jobs(size, [0]):
         if job.method in (FIVE, "5 % from random weights", "5 % from random weights, twice the steps"):
-            found = experiment.run(job, size, None)
+            found = study.run(job, size, None)
             assert len(found["curve"]) == (2 if "twice" in job.method else 1)
             assert found["metrics"]["random"] == pytest.approx(0.05 * (found["metrics"]["parameters"]) / 1.05, rel=0.01)
             assert ("flops" in found["metrics"]) == (job.epochs is None)

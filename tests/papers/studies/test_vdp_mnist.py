@@ -129,11 +129,11 @@ def test_explanations_are_measured_in_pixels_of_0_to_1() -> None:
 
 
 def test_jobs_repeat_bit_for_bit_for_any_seed() -> None:
-    experiment = STUDIES["vdp-mnist"]
-    size = replace(experiment.sizes["smoke"], samples=2)
-    for job in experiment.jobs(size, [1003]):
+    study = STUDIES["vdp-mnist"]
+    size = replace(study.sizes["smoke"], samples=2)
+    for job in study.jobs(size, [1003]):
         if job.method != PLAIN:
-            first, again = (experiment.run(job, size, None)["metrics"] for _ in range(2))
+            first, again = (study.run(job, size, None)["metrics"] for _ in range(2))
             assert first == again
             assert {"accuracy@-6 dB", "lost at 90 %", "infidelity"} <= first.keys()
 
