@@ -1,0 +1,1 @@
+"""One of everything that a package can add to LeanBayes, each in one file."""
