@@ -155,7 +155,7 @@ def test_recurrent_members_predict_as_alone() -> None:
 
 
 def test_together_refuses_what_it_cannot_do() -> None:
-    with pytest.raises(InputError, match="member 1 has another architecture"):
+    with pytest.raises(InputError, match="member 1 has a different architecture"):
         Ensemble(nn.Linear(4, 3), nn.Linear(4, 2), method="together")
     with pytest.raises(InputError, match="random members"):
         Ensemble(Bayesian(nn.Linear(4, 3)), Bayesian(nn.Linear(4, 3)), method="together")

@@ -151,10 +151,10 @@ def test_separable_data_stop_at_the_bound() -> None:
 
 def test_more_data_than_fit_are_thinned_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, y = known(count=20000, factor=2.0)
-    monkeypatch.setattr(module, "_KEPT", 4 * 3000)
+    monkeypatch.setattr(module, "_MOST_LOGITS", 4 * 3000)
     seen = []
-    best = module._Kept.best
-    monkeypatch.setattr(module._Kept, "best", lambda self: seen.append(self) or best(self))
+    best = module._Logits.best
+    monkeypatch.setattr(module._Logits, "best", lambda self: seen.append(self) or best(self))
     found = Temperature.fit(nn.Identity(), batches(logits, y, 500), Categorical())
     kept = sum(len(target) for _, target, _ in seen[0].chunks)
     assert 1500 * 0.8 < kept <= 3000

@@ -100,7 +100,7 @@ def test_bad_masks_are_named() -> None:
         rater_entropy(masks, 1)
     with pytest.raises(ShapeMismatch, match="not empty"):
         rater_entropy(masks[:0])
-    with pytest.raises(ShapeMismatch, match="must fit"):
+    with pytest.raises(ShapeMismatch, match="one shape after axis 0"):
         generalised_energy_distance(masks, masks[:, :2])
     with pytest.raises(ShapeMismatch, match="entropy"):
         rater_agreement(torch.rand(3, 4, 6), masks)

@@ -1,4 +1,4 @@
-"""The methods that a lean Bayesian network is compared with, each a `Predictor`.
+"""The methods that a lean Bayesian network is compared with. Each is a `Predictor` in a file of its own.
 
 `PREDICTORS` holds them by name, for `leanbayes.load`. Another package adds a predictor through an entry point of the
 group "leanbayes.predictors".

@@ -1,4 +1,4 @@
-"""Monte Carlo dropout (Gal and Ghahramani 2016): dropout stays on when predicting."""
+"""Monte Carlo dropout (Gal and Ghahramani 2016), in which dropout stays on during prediction."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,18 +25,18 @@ __all__ = ["MCDropout"]
 
 
 class MCDropout(Predictor):
-    """A model whose dropout is on in every pass, in eval mode too; nothing else of it leaves eval mode.
+    """A model whose dropout is on in every pass, in eval mode too. Everything else in it stays in eval mode.
 
-    The model's own dropout is used: dropout layers, and that inside attention and recurrent layers of torch (not
-    `F.dropout` written into a ``forward``, which cannot be seen from outside). A model that has none gets some during
-    each pass, through hooks: after the first convolution of each block (an innermost module with two or more of them)
-    and after each fully connected layer, as 001, H.3.2, has it, but for the output layer. Dropping logits would make
-    nonsense of the prediction: where the output layer is the only fully connected one, as in a ResNet, its input is
-    dropped instead.
+    The dropout of the model itself is used: its dropout layers, and the dropout inside torch's attention and recurrent
+    layers. (`F.dropout` in a ``forward`` cannot be seen from outside.) A model without dropout gets dropout through
+    hooks during each pass: after the first convolution of each block, which is an innermost module with two or more
+    convolutions, and after each fully connected layer but the output layer. The paper on sensitivity-guided subnetworks
+    does so (appendix H.3.2). Dropped logits would make the prediction meaningless. Therefore, where the output layer is
+    the only fully connected one, as in a ResNet, dropout is applied to its input.
 
     Args:
         model: a plain module; ``fit(MCDropout(model), ...)`` trains it.
-        rate: share that inserted dropout sets to zero; the model's own layers keep theirs.
+        rate: the share that inserted dropout sets to zero; the model's own layers keep their rates.
 
     >>> MCDropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))).inserted
     {'0': 'output'}
@@ -51,24 +51,23 @@ class MCDropout(Predictor):
         self.model = model
         self.rate = rate
         self.own = [name for name, module in model.named_modules() if _drops(module)]
-        self.inserted = {} if self.own else _places(model)
+        self.inserted = {} if self.own else _insertions(model)
         if not self.own and not self.inserted:
             raise InputError(
                 f"{type(model).__name__} has no dropout, and neither a linear layer nor a block of convolutions after "
-                "which some could be put; add nn.Dropout layers to it"
+                "which dropout could be inserted; add nn.Dropout layers to it"
             )
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """One pass with dropout, in train and in eval mode; its noise is torch's global one."""
+        """Run one pass with dropout, in train and in eval mode. The noise comes from torch's global random state."""
         with self._dropping():
             return self.model(*args, **kwargs)
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-        """Passes that differ by what is dropped; torch's own random state is as before after each."""
+        """Yield passes that differ by what is dropped. Each leaves torch's global random state as it was."""
         devices = {tensor.device.index for tensor in self.model.parameters() if tensor.is_cuda}
-        place = "cpu" if generator is None else generator.device
         for _ in range(draws):
-            seed = int(torch.randint(2**63 - 1, (), generator=generator, device=place))
+            (seed,) = draw_seeds(1, generator)
             with torch.random.fork_rng(sorted(devices)), in_eval(self), torch.no_grad():
                 torch.default_generator.manual_seed(seed)
                 for device in devices:
@@ -95,22 +94,22 @@ class MCDropout(Predictor):
         return [partial(network, seed=seed) for seed in draw_seeds(draws, source)]
 
     def parts(self) -> dict[str, nn.Module]:
-        """The model."""
+        """Return the model."""
         return {"model": self.model}
 
     def config(self) -> dict[str, Any]:
-        """The rate."""
+        """Return the rate."""
         return {"rate": self.rate}
 
     def extra_repr(self) -> str:
-        """Where dropout is."""
+        """Describe where dropout is."""
         return f"own={self.own}" if self.own else f"rate={self.rate}, inserted={self.inserted}"
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:
-        """Inside, dropout is on: own layers in train mode, or hooks in place."""
+        """Inside this context, dropout is on: the model's own layers are in train mode, or hooks are installed."""
         modules = dict(self.model.named_modules())
-        # In eval mode an encoder layer takes a fused path, which knows neither dropout nor hooks.
+        # In eval mode an encoder layer takes a fused path, which has neither dropout nor hooks.
         switched = [module for module in modules.values() if isinstance(module, nn.TransformerEncoderLayer)]
         switched += [modules[name] for name in self.own]
         modes = [(module, module.training) for module in switched]
@@ -165,7 +164,7 @@ def _row_by_row(function: Callable[[Tensor], Any], x: Tensor, reseed: Callable[[
 
 
 def _drops(module: nn.Module) -> bool:
-    """Whether a module drops something in train mode, by itself."""
+    """Return whether a module drops something in train mode by itself."""
     if isinstance(module, _DropoutNd):
         return module.p > 0
     if isinstance(module, nn.RNNBase):
@@ -173,24 +172,24 @@ def _drops(module: nn.Module) -> bool:
     return isinstance(module, nn.MultiheadAttention) and module.dropout > 0
 
 
-def _places(model: nn.Module) -> dict[str, str]:
-    """Layer to the side of it, "output" or "input", where dropout is put in."""
+def _insertions(model: nn.Module) -> dict[str, str]:
+    """Return the layers at which dropout is inserted, with the side of each: "output" or "input"."""
     modules = dict(model.named_modules())
     convolutions = [name for name, module in modules.items() if isinstance(module, _ConvNd)]
     linear = [
         name
         for name, module in modules.items()
         if isinstance(module, nn.Linear) and not isinstance(module, NonDynamicallyQuantizableLinear)
-    ]  # attention has one of the latter kind, but does not call it
+    ]  # attention has such a layer, but does not call it
     inside = {
         outer: [name for name in convolutions if name != outer and (not outer or name.startswith(f"{outer}."))]
         for outer in modules
     }
     blocks = {outer: names for outer, names in inside.items() if len(names) > 1}
-    places = {}
+    sides = {}
     for outer, names in blocks.items():
         if not any(inner != outer and (not outer or inner.startswith(f"{outer}.")) for inner in blocks):
-            places[names[0]] = "output"
+            sides[names[0]] = "output"
     if len(linear) == 1:
-        places[linear[0]] = "input"
-    return places | dict.fromkeys(linear[:-1], "output")
+        sides[linear[0]] = "input"
+    return sides | dict.fromkeys(linear[:-1], "output")

@@ -1,4 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al. 2017): several networks, predicted together where that is faster."""
+"""Deep ensembles (Lakshminarayanan et al. 2017): several networks, which predict together where that is faster."""
 
 import time
 import warnings
@@ -18,20 +18,22 @@ from leanbayes.prediction.prediction import networks_of
 
 __all__ = ["Ensemble"]
 
-_QUICK = 1.0  # seconds: of a shorter measurement much may be the first vmapped call's own start, so it is made twice
+_QUICK = 1.0  # seconds: a shorter measurement is repeated, because the first vmapped call is slow to start
 
 
 class Ensemble(Predictor):
-    """Networks that were trained apart; draw i is member i.
+    """Networks that were trained separately; draw i is member i.
 
-    Together means one vmapped pass over stacked parameters (and so the memory of all members' activations). With
-    random members, such as `Bayesian` ones, the draws go round: member 0, 1, …, 0, 1, …, each time with a new draw.
+    If the members are random, such as `Bayesian` ones, the draws go round: member 0, 1, …, 0, 1, …, each time with a
+    new draw.
 
     Args:
         members: the trained modules.
-        method: "together", "loop", or "auto": whichever is faster on the first batch. Only "auto" falls back to the
-            loop where the members cannot be stacked (other architectures, random members, operations without a
-            batching rule). The two round differently: fix one where results must repeat bit for bit.
+        method: "together" predicts in one vmapped pass over stacked parameters, which needs the memory of the
+            activations of all members. "loop" predicts one member after the other. "auto" takes whichever is faster on
+            the first batch, and the loop where the members cannot be stacked: other architectures, random members, or
+            operations without a batching rule. The two ways round differently, so choose one of them where results must
+            repeat bit for bit.
 
     >>> ensemble = Ensemble(nn.Linear(2, 3), nn.Linear(2, 3))
     >>> ensemble.members, [out.shape for out in ensemble.outputs(torch.zeros(5, 2), 2, None)]
@@ -50,13 +52,13 @@ class Ensemble(Predictor):
         self.models = nn.ModuleList(members)
         self.method = method
         self._random = any(isinstance(member, Bayesian | Predictor) for member in members)
-        self._faster: dict[torch.device | None, bool] = {}  # where: whether together was faster
+        self._faster: dict[torch.device | None, bool] = {}  # by device: whether one pass together was faster
         if method == "together":
             self._check_alike()
 
     @property
     def members(self) -> int | None:  # type: ignore[override]
-        """How many; of random members, how often each can be drawn in all, or None: without end."""
+        """The number of draws: the members, or all draws of random members; None if there is no limit."""
         limits = [model.members for model in self.models if isinstance(model, Predictor)]
         finite = [limit for limit in limits if limit is not None]
         if self._random and not finite:
@@ -64,22 +66,22 @@ class Ensemble(Predictor):
         return len(self.models) * min(finite, default=1)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The mean of the members' outputs. Members are trained one by one, not through this."""
+        """Return the mean of the members' outputs. Train the members one by one, not through this pass."""
         outs = [model(*args, **kwargs) for model in self.models]
         return tree_map(lambda *leaves: _mean(leaves), outs[0], *outs[1:])
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-        """Member after member."""
+        """Yield the outputs of one member after the other."""
         if self.members is not None and draws > self.members:
             raise InputError(f"{draws} draws were asked of an ensemble that has {self.members}")
         if self._random:
             yield from self._round(x, draws, generator)
             return
         chosen = list(self.models)[:draws]
-        place = next((leaf.device for leaf in tree_leaves(x) if isinstance(leaf, Tensor)), None)
-        if self.method == "auto" and place not in self._faster and len(chosen) > 1:
-            yield from self._measure(chosen, x, place)
-        elif len(chosen) > 1 and (self.method == "together" or self._faster.get(place)):
+        device = next((leaf.device for leaf in tree_leaves(x) if isinstance(leaf, Tensor)), None)
+        if self.method == "auto" and device not in self._faster and len(chosen) > 1:
+            yield from self._measure(chosen, x, device)
+        elif len(chosen) > 1 and (self.method == "together" or self._faster.get(device)):
             yield from self._together(chosen, x)
         else:
             yield from (self._one(model, x) for model in chosen)
@@ -91,11 +93,11 @@ class Ensemble(Predictor):
         return [members[draw % count][draw // count % len(members[draw % count])] for draw in range(draws)]
 
     def parts(self) -> dict[str, nn.Module]:
-        """The members, by number."""
+        """Return the members by number."""
         return {str(number): model for number, model in enumerate(self.models)}
 
     def config(self) -> dict[str, Any]:
-        """The method."""
+        """Return the method."""
         return {"method": self.method}
 
     def _round(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
@@ -120,44 +122,44 @@ class Ensemble(Predictor):
             stacked = vmap(one)({**parameters, **buffers})
         return [tree_map(lambda leaf, i=i: leaf[i], stacked) for i in range(len(models))]
 
-    def _measure(self, models: list[nn.Module], x: Inputs, place: torch.device | None) -> list[Any]:
-        """Both ways, once or twice; the faster one is kept if it can be done and agrees."""
-        start = _now(place)
+    def _measure(self, models: list[nn.Module], x: Inputs, device: torch.device | None) -> list[Any]:
+        """Time both ways once or twice, and remember whether the pass together works, agrees and is faster."""
+        start = _now(device)
         outs = [self._one(model, x) for model in models]
-        loop = _now(place) - start
+        loop = _now(device) - start
         try:
             self._check_alike()
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # torch warns where it has no batching rule, and then loops
-                together, same = self._time_together(models, x, place, outs)
+                together, same = self._time_together(models, x, device, outs)
                 if loop < _QUICK:
-                    together = min(together, self._time_together(models, x, place, outs)[0])
-                    start = _now(place)
+                    together = min(together, self._time_together(models, x, device, outs)[0])
+                    start = _now(device)
                     for model in models:
                         self._one(model, x)
-                    loop = min(loop, _now(place) - start)
-            self._faster[place] = same and together < loop
+                    loop = min(loop, _now(device) - start)
+            self._faster[device] = same and together < loop
         except (RuntimeError, ValueError, Warning):
-            self._faster[place] = False
+            self._faster[device] = False
         return outs
 
     def _time_together(
-        self, models: list[nn.Module], x: Inputs, place: torch.device | None, expected: list[Any]
+        self, models: list[nn.Module], x: Inputs, device: torch.device | None, expected: list[Any]
     ) -> tuple[float, bool]:
-        start = _now(place)
-        found = self._together(models, x)
-        seconds, pairs = _now(place) - start, zip(tree_leaves(found), tree_leaves(expected), strict=True)
+        start = _now(device)
+        outs = self._together(models, x)
+        seconds, pairs = _now(device) - start, zip(tree_leaves(outs), tree_leaves(expected), strict=True)
         return seconds, all(_close(one, other) for one, other in pairs)
 
     def _check_alike(self) -> None:
-        """Raise unless the members differ in nothing but the values of their tensors."""
+        """Raise unless the members differ only in the values of their tensors."""
         if self._random:
             raise InputError('random members cannot be stacked; use method="auto" or "loop"')
         first = self.models[0]
         for number, model in enumerate(self.models):
             if _architecture(model) != _architecture(first):
                 raise InputError(
-                    f'member {number} has another architecture than member 0; use method="auto" or "loop":\n'
+                    f'member {number} has a different architecture from member 0; use method="auto" or "loop":\n'
                     f"{model}\nand\n{first}"
                 )
 
@@ -172,15 +174,15 @@ def _mean(leaves: tuple[Any, ...]) -> Any:
     return torch.stack(leaves).mean(0) if isinstance(leaves[0], Tensor) else leaves[0]
 
 
-def _close(found: Any, expected: Any) -> bool:
-    if not isinstance(found, Tensor):
-        return bool(found == expected)
-    loose = torch.finfo(found.dtype).eps ** 0.5 if found.is_floating_point() else 0.0
+def _close(output: Any, expected: Any) -> bool:
+    if not isinstance(output, Tensor):
+        return bool(output == expected)
+    loose = torch.finfo(output.dtype).eps ** 0.5 if output.is_floating_point() else 0.0
     scale = expected.abs().max().item() if expected.numel() else 0.0
-    return torch.allclose(found, expected, rtol=loose, atol=loose * scale, equal_nan=True)
+    return torch.allclose(output, expected, rtol=loose, atol=loose * scale, equal_nan=True)
 
 
-def _now(place: torch.device | None) -> float:
-    if place is not None and place.type == "cuda":
-        torch.cuda.synchronize(place)
+def _now(device: torch.device | None) -> float:
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""The linearised Laplace approximation (Immer et al. 2021; Daxberger et al. 2021), fitted by laplace-torch."""
+"""The linearised Laplace approximation (Immer et al. 2021; Daxberger et al. 2021), fitted with laplace-torch."""
 
 import copy
 import math
@@ -30,14 +30,15 @@ _LOG_RANGE = 20.0  # of the prior precision
 
 
 class LaplaceApproximation(Predictor):
-    """f(x) ~ N(f*(x), J Σ Jᵀ): the network made linear in some of its weights, which have covariance Σ.
+    """A network that is linearised in chosen weights, whose covariance is Σ: f(x) ~ N(f*(x), J Σ Jᵀ).
 
-    Σ⁻¹ = Σₙ Jₙᵀ Hₙ Jₙ + τ is the generalised Gauss-Newton matrix of the training data, from laplace-torch, and the
-    precision τ of the prior N(0, 1/τ). Build one with `fit`. Outputs must be of shape (N, features).
+    The precision Σ⁻¹ = Σₙ Jₙᵀ Hₙ Jₙ + τ is the generalised Gauss-Newton matrix of the training data, from
+    laplace-torch, plus the precision τ of the prior N(0, 1/τ). `fit` builds one. The outputs must have
+    the shape (N, features).
 
     Args:
         model: a trained plain module.
-        coordinates: name of a tensor to how many of its entries are random; which, say the buffer ``positions``.
+        coordinates: how many entries of each tensor are random, by its name. The buffer ``positions`` says which.
     """
 
     positions: Tensor
@@ -68,15 +69,18 @@ class LaplaceApproximation(Predictor):
         indices: Subspace | Selection | None = None,
         prior_precision: float | None = None,
     ) -> Self:
-        """The posterior around the weights that the model has now; the model is left as it was.
+        """Fit the posterior around the present weights of a model, which is left as it was.
 
         Args:
-            model: trained, with outputs (N, features).
-            batches: the training data, (inputs, targets); read more than once.
+            model: a trained module with outputs (N, features).
+            batches: the training data as pairs (inputs, targets), which is read more than once.
             likelihood: `Categorical`, or `Gaussian` with one known or learned noise.
-            subset: the last linear layer, or the coordinates that ``indices`` names.
-            indices: a subspace such as ``top_k(scores, k=500)``, or a selection that one made.
-            prior_precision: τ; by default the one with the highest marginal likelihood.
+            subset: "last_layer" makes the last linear layer random, "subnetwork" the coordinates in ``indices``.
+            indices: a subspace such as ``top_k(scores, k=500)``, or a selection that a subspace made.
+            prior_precision: τ; by default the value with the highest marginal likelihood.
+
+        Returns:
+            The predictor.
         """
         _refuse(model)
         if subset not in ("last_layer", "subnetwork"):
@@ -105,18 +109,18 @@ class LaplaceApproximation(Predictor):
         curvature = _curvature(model, data, kind, noise, layer, flat if indices is not None else None)
         mode = torch.cat([parameters[name].detach().flatten()[index].double() for name, index in flat.items()])
         tau = prior_precision or _most_evident(curvature, mode)
-        made = cls(model, {name: len(index) for name, index in flat.items()})
-        made.positions.copy_(torch.cat(list(flat.values())))
-        made.scale.copy_(_inverse_root(curvature, tau))
-        made.prior_precision.fill_(tau)
-        return made
+        predictor = cls(model, {name: len(index) for name, index in flat.items()})
+        predictor.positions.copy_(torch.cat(list(flat.values())))
+        predictor.scale.copy_(_inverse_root(curvature, tau))
+        predictor.prior_precision.fill_(tau)
+        return predictor
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model at its mode."""
+        """Run the model at its mode."""
         return self.model(*args, **kwargs)
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:
-        """f*(x) + (J Σ Jᵀ)^½ z, anew for each input."""
+        """Yield draws f*(x) + (J Σ Jᵀ)^½ z, with a new z for each input."""
         mean, covariance = self.functional_variance(x)
         values, vectors = torch.linalg.eigh(covariance)  # may be singular: no Cholesky factor
         root = vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
@@ -126,19 +130,19 @@ class LaplaceApproximation(Predictor):
 
     @torch.no_grad()
     def functional_variance(self, x: Inputs) -> tuple[Tensor, Tensor]:
-        """The outputs f*(x), (N, C), and J Σ Jᵀ, (N, C, C); in float32 at least."""
+        """Return the outputs f*(x), (N, C), and their covariance J Σ Jᵀ, (N, C, C), in float32 at least."""
         parameters = dict(self.model.named_parameters())
         touched = {name: parameters[name].detach() for name in self.coordinates}
-        places = dict(zip(touched, self.positions.split(list(self.coordinates.values())), strict=True))
-        now = torch.cat([touched[name].flatten()[places[name]].to(self.scale) for name in touched])
+        positions = dict(zip(touched, self.positions.split(list(self.coordinates.values())), strict=True))
+        now = torch.cat([touched[name].flatten()[positions[name]].to(self.scale) for name in touched])
 
-        def network(chosen: Tensor, some: Inputs) -> Tensor:
+        def network(chosen: Tensor, inputs: Inputs) -> Tensor:
             pieces = dict(zip(touched, chosen.split(list(self.coordinates.values())), strict=True))
             tensors = {
-                name: whole.flatten().index_copy(0, places[name], pieces[name].to(whole)).view_as(whole)
+                name: whole.flatten().index_copy(0, positions[name], pieces[name].to(whole)).view_as(whole)
                 for name, whole in touched.items()
             }
-            return _output(call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), some))
+            return _output(call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), inputs))
 
         with in_eval(self.model):
             mean = network(now, x)
@@ -195,27 +199,27 @@ class LaplaceApproximation(Predictor):
         return [partial(network, seed=seed) for seed in draw_seeds(draws, source)]
 
     def parts(self) -> dict[str, nn.Module]:
-        """The model."""
+        """Return the model."""
         return {"model": self.model}
 
     def config(self) -> dict[str, Any]:
-        """How many entries of which tensors are random."""
+        """Return how many entries of which tensors are random."""
         return {"coordinates": dict(self.coordinates)}
 
     def extra_repr(self) -> str:
-        """What is random."""
+        """Describe what is random."""
         return f"coordinates={self.coordinates}, prior_precision={self.prior_precision.item():.4g}"
 
 
 class _Data:
-    """Batches as laplace-torch reads them: with a length, and what is no tensor in a mapping."""
+    """Batches as laplace-torch reads them: with a length, and with inputs other than a tensor in a mapping."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self.batches = batches
-        self.rows: int | None = None  # of a batch at a time; by default all
+        self.rows: int | None = None  # how many rows of a batch are read at a time; None means all
         self.dataset = range(sum(batch_size(split_batch(batch)[0]) for batch in batches))
         if not self.dataset:
-            raise InputError("there are no batches: the posterior needs the training data")
+            raise InputError("there are no batches; give the training data, which the posterior needs")
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.batches:
@@ -230,11 +234,11 @@ class _Data:
                     yield {"inputs": x, "input_ids": first, "labels": y}
 
     def check(self, model: nn.Module, likelihood: Likelihood) -> tuple[str | None, int]:
-        """Raise unless outputs and targets fit; the linear layer that makes the output, if one does, and its width."""
+        """Raise unless outputs and targets fit. Return the linear layer of the output, if any, and the width."""
         x, y = split_batch(next(iter(self.batches)))
-        made: list[tuple[str, Tensor]] = []
+        outputs: list[tuple[str, Tensor]] = []
         hooks = [
-            module.register_forward_hook(lambda _m, _args, out, name=name: made.append((name, out)))
+            module.register_forward_hook(lambda _m, _args, out, name=name: outputs.append((name, out)))
             for name, module in model.named_modules()
             if isinstance(module, nn.Linear)
         ]
@@ -244,12 +248,12 @@ class _Data:
             for hook in hooks:
                 hook.remove()
         likelihood.nll(out, y)
-        last = made[-1][0] if made and torch.equal(made[-1][1], out) else None
+        last = outputs[-1][0] if outputs and torch.equal(outputs[-1][1], out) else None
         return last, out.shape[1]
 
 
 class _Adapter(nn.Module):
-    """A model of one argument that returns a tensor."""
+    """The model as a module of one argument that returns a tensor."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -262,7 +266,7 @@ class _Adapter(nn.Module):
 def _curvature(
     model: nn.Module, data: _Data, kind: str, noise: float, layer: str | None, flat: dict[str, Tensor] | None
 ) -> Tensor:
-    """Σₙ Jₙᵀ Hₙ Jₙ in float64, from laplace-torch on a copy of the model."""
+    """Return Σₙ Jₙᵀ Hₙ Jₙ in float64, computed by laplace-torch on a copy of the model."""
     network = _Adapter(copy.deepcopy(model)).eval()
     options: dict[str, Any] = {"sigma_noise": noise} if kind == "regression" else {}
     if flat is None:
@@ -270,7 +274,7 @@ def _curvature(
     else:
         starts, start = {}, 0
         for name, parameter in network.model.named_parameters():
-            parameter.requires_grad_(name in flat)  # laplace-torch counts, and differentiates, these alone
+            parameter.requires_grad_(name in flat)  # laplace-torch counts and differentiates only these
             if name in flat:
                 starts[name], start = start, start + parameter.numel()
         chosen = torch.cat([starts[name] + index for name, index in flat.items()])
@@ -279,24 +283,24 @@ def _curvature(
         warnings.simplefilter("ignore")  # deprecations in what it imports
         try:
             laplace, curvature = import_module("laplace"), import_module("laplace.curvature")
-        except (ImportError, RuntimeError) as error:  # the latter from a torchvision of another torch
+        except (ImportError, RuntimeError) as error:  # a torchvision built for another torch raises the latter
             raise InputError(
                 f"the Laplace approximation needs laplace-torch, which cannot be imported ({error}); "
                 "install it: pip install 'leanbayes[laplace]'"
             ) from error
-        # This backend forms the matrix from Jacobians; the default one multiplies by each unit vector, in float32.
+        # This backend forms the matrix from Jacobians. The default one multiplies by each unit vector, in float32.
         backend = curvature.GGNInterface
-        found = laplace.Laplace(network, kind, hessian_structure="full", backend=backend, **options)
-        found.fit(data)
-        found.prior_precision = 0.0
-        matrix: Tensor = found.posterior_precision.detach().double()
+        approximation = laplace.Laplace(network, kind, hessian_structure="full", backend=backend, **options)
+        approximation.fit(data)
+        approximation.prior_precision = 0.0
+        matrix: Tensor = approximation.posterior_precision.detach().double()
     if not torch.isfinite(matrix).all():
         raise NonFinite("the curvature has NaN or infinite values; check the weights and the training data")
     return matrix
 
 
 def _most_evident(curvature: Tensor, mode: Tensor) -> float:
-    """The prior precision τ that maximises the Laplace evidence.
+    """Return the prior precision τ that maximises the Laplace evidence.
 
     With eigenvalues λ of the curvature, 2 log p(D | τ) = Σ log τ/(λ+τ) − τ‖θ‖² + …, so that Σ λ/(λ+τ) = τ‖θ‖² at the
     one maximum (MacKay 1992): the left side falls with τ, the right side grows.
@@ -314,7 +318,7 @@ def _most_evident(curvature: Tensor, mode: Tensor) -> float:
 
 
 def _inverse_root(curvature: Tensor, tau: float) -> Tensor:
-    """A with A Aᵀ = (curvature + τ)⁻¹."""
+    """Return A with A Aᵀ = (curvature + τ)⁻¹."""
     eye = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
     factor, failed = torch.linalg.cholesky_ex(curvature + tau * eye)
     if failed:
@@ -326,17 +330,17 @@ def _inverse_root(curvature: Tensor, tau: float) -> Tensor:
 
 
 def _rows(outputs: int, touched: list[Tensor], most: int = 2**31) -> int:
-    """How many inputs at a time, for Jacobians that fit in memory."""
-    one = outputs * sum(tensor.numel() * tensor.element_size() for tensor in touched)
-    return min(most, max(1, _BYTES // one))
+    """Return how many inputs to take at a time, so that their Jacobians fit in memory."""
+    bytes_per_row = outputs * sum(tensor.numel() * tensor.element_size() for tensor in touched)
+    return min(most, max(1, _BYTES // bytes_per_row))
 
 
 def _jacobians(network: Callable[[Tensor, Inputs], Tensor], now: Tensor, x: Inputs, rows: Tensor) -> Tensor:
-    """∂f/∂chosen of each row, (rows, outputs, chosen): vmapped, or one after the other where that cannot be."""
+    """Return ∂f/∂chosen of each row, (rows, outputs, chosen): vmapped, or one row after the other if need be."""
 
     def one(row: Tensor) -> Tensor:
-        found: Tensor = jacrev(lambda chosen: network(chosen, take(x, row.view(1))).squeeze(0))(now)
-        return found
+        jacobian: Tensor = jacrev(lambda chosen: network(chosen, take(x, row.view(1))).squeeze(0))(now)
+        return jacobian
 
     try:
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""SWAG (Maddox et al. 2019): a Gaussian fitted to the weights that training passes through."""
+"""SWAG (Maddox et al. 2019), a Gaussian fitted to the weights that training passes through."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,19 +20,19 @@ __all__ = ["Swag"]
 
 
 class Swag(Predictor):
-    """w = mean + σ z₁/√2 + D z₂/√(2(K−1)), with z₁ and z₂ standard Normal (Maddox et al. 2019, eq. 1).
+    """A model with weights w = mean + σ z₁/√2 + D z₂/√(2(K−1)) and standard normal z₁, z₂ (Maddox et al. 2019, eq. 1).
 
-    Mean and σ² are those of all collected weights (σ² divides by their number), the K ≤ ``rank`` rows of D are the last
-    weights minus the mean at their time. With ``rank=0`` there is no D, and w = mean + σ z₁ (SWAG-Diagonal).
-    Random are the parameters that require gradients when this is built; the others stay what they are.
+    The mean and σ² are those of all collected weights (σ² divides by their number). The K ≤ ``rank`` rows of D are the
+    last collected weights minus the mean at their time. With ``rank=0`` there is no D, and w = mean + σ z₁
+    (SWAG-Diagonal). The parameters that require gradients when this is built are random; the others stay as they are.
 
-    Memory: 2 + rank times the random parameters, in float32 at least. Noise is torch's own on the CPU, one seed for
-    each draw, so that a draw read from a file is the same on every device. A network with batch norm needs statistics
-    for each draw: call `update_norms` after the last `collect`; its draws are then the ones that there are.
+    The memory is 2 + rank times that of the random parameters, in float32 at least. Each draw has a seed and takes its
+    noise from the CPU, so that a draw read from a file is the same on every device. A network with batch norm needs
+    statistics for each draw: call `update_norms` after the last `collect`. These draws are then the only ones.
 
     Args:
         model: a plain module in training.
-        rank: how many deviations are kept: 0, or at least 2.
+        rank: how many deviations are stored: 0, or at least 2.
 
     >>> model = nn.Linear(2, 1)
     >>> swag = Swag(model, rank=2)
@@ -63,16 +63,16 @@ class Swag(Predictor):
 
     @property
     def members(self) -> int | None:  # type: ignore[override]
-        """As many draws as have statistics; without norm layers, as many as are asked for."""
+        """The number of draws that have batch-norm statistics; None, no limit, without such layers."""
         return len(self.seeds) or None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model as it is now: what is trained between one `collect` and the next."""
+        """Run the model as it is now, which is what is trained between one `collect` and the next."""
         return self.model(*args, **kwargs)
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Take the present weights in: running mean and variance (Welford's way, which keeps its digits), and D."""
+        """Add the present weights to the mean and variance (by Welford's method, which keeps its digits) and to D."""
         now = torch.cat([p.detach().flatten().to(self.mean) for p in self._random().values()])
         if not torch.isfinite(now).all():
             raise NonFinite("the weights have NaN or infinite values; collect before training diverges")
@@ -83,10 +83,10 @@ class Swag(Predictor):
         if self.rank:
             self.deviations[(count - 1) % self.rank] = now - self.mean
         self.collected += 1
-        self._allot_norms(0)  # statistics of draws that are no more
+        self._allot_norms(0)  # the draws that had statistics are no longer valid
 
     def sample(self, seed: int) -> dict[str, Tensor]:
-        """The weights of one draw, by name."""
+        """Return the weights of one draw by name."""
         count = int(self.collected)
         if count < 2:
             raise InputError(f"{count} weights were collected: call collect() at least twice, such as once an epoch")
@@ -108,10 +108,15 @@ class Swag(Predictor):
     def update_norms(
         self, batches: Iterable[Any], draws: int = 32, *, generator: torch.Generator | None = None
     ) -> None:
-        """Batch-norm statistics of ``draws`` weight samples over the training data; the model is left as it was.
+        """Compute the batch-norm statistics of ``draws`` weight draws over the training data.
 
-        One pass over ``batches`` of (inputs, targets) for each draw. Every batch counts alike, as in
-        `torch.optim.swa_utils.update_bn`. Does nothing to a model without such layers.
+        Each draw takes one pass over the data. Every batch has the same weight, as in
+        `torch.optim.swa_utils.update_bn`. The model is left as it was. A model without such layers needs no statistics.
+
+        Args:
+            batches: pairs (inputs, targets).
+            draws: how many weight draws get statistics.
+            generator: the source of the draws' seeds.
         """
         if draws < 1:
             raise InputError(f"draws must be at least 1, got {draws}")
@@ -120,7 +125,7 @@ class Swag(Predictor):
         if not self._norms():
             return
         seeds = draw_seeds(draws, generator)
-        found = []
+        rows = []
         for seed in seeds:
             weights, statistics = self.sample(seed), self._fresh_statistics()
             seen = 0
@@ -131,21 +136,21 @@ class Swag(Predictor):
                     seen += 1
             if not seen:
                 raise InputError("there are no batches: the statistics need training data")
-            found.append([_flat(statistics, kind).to(self.mean) for kind in ("running_mean", "running_var")])
+            rows.append([_flat(statistics, kind).to(self.mean) for kind in ("running_mean", "running_var")])
         self._allot_norms(draws)
         self.seeds.copy_(torch.tensor(seeds))
-        for row, (means, variances) in enumerate(found):
+        for row, (means, variances) in enumerate(rows):
             self.norm_means[row], self.norm_variances[row] = means, variances
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-        """Passes with sampled weights, each with its own batch-norm statistics."""
+        """Yield passes with weight draws, each with its own batch-norm statistics."""
         if self._norms() and not len(self.seeds):
             raise InputError(
                 f"the model has batch norm ({next(iter(self._norms()))!r} is the first), whose statistics are not "
                 "those of sampled weights; call update_norms(batches, draws) after the last collect()"
             )
         if self.members is not None and draws > self.members:
-            raise InputError(f"{draws} draws were asked for, and {self.members} have batch-norm statistics")
+            raise InputError(f"{draws} draws were asked for, but only {self.members} have batch-norm statistics")
         for draw, seed in enumerate(self.seeds.tolist()[:draws] if self.members else _lazily(draws, generator)):
             with in_eval(self.model), torch.no_grad():
                 tensors = self.sample(seed)
@@ -188,22 +193,22 @@ class Swag(Predictor):
         return [partial(network, draw=draw, seed=seed) for draw, seed in enumerate(seeds)]
 
     def parts(self) -> dict[str, nn.Module]:
-        """The model."""
+        """Return the model."""
         return {"model": self.model}
 
     def config(self) -> dict[str, Any]:
-        """The rank, which parameters are random, and how many draws have statistics."""
+        """Return the rank, the names of the random parameters, and how many draws have statistics."""
         return {"rank": self.rank, "names": list(self.names), "draws": len(self.seeds)}
 
     @classmethod
     def rebuild(cls, parts: dict[str, nn.Module], **config: Any) -> Self:
-        """As saved, whatever requires gradients in the model now."""
-        made = cls(parts["model"], config["rank"])
-        made._allot(config["names"], config["draws"])
-        return made
+        """Rebuild what was saved, whatever requires gradients in the model now."""
+        swag = cls(parts["model"], config["rank"])
+        swag._allot(config["names"], config["draws"])
+        return swag
 
     def extra_repr(self) -> str:
-        """What was collected."""
+        """Describe what was collected."""
         return f"rank={self.rank}, collected={int(self.collected)}, random={self.mean.numel()}, draws={self.members}"
 
     def _allot(self, names: list[str], draws: int) -> None:
@@ -244,7 +249,7 @@ class Swag(Predictor):
         return call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), x)
 
     def _fresh_statistics(self) -> dict[str, Tensor]:
-        """Stand-ins for the running statistics, which a pass in train mode fills."""
+        """Return empty running statistics, which a pass in train mode fills."""
         fresh = {}
         for name, module in self._norms().items():
             prefix = f"{name}." if name else ""
@@ -254,7 +259,7 @@ class Swag(Predictor):
         return fresh
 
     def _statistics(self, draw: int) -> dict[str, Tensor]:
-        """The kept statistics of one draw, by name."""
+        """Return the stored statistics of one draw by name."""
         fresh = self._fresh_statistics()
         for kind, row in (("running_mean", self.norm_means[draw]), ("running_var", self.norm_variances[draw])):
             names = [name for name in fresh if name.endswith(kind)]
@@ -264,7 +269,7 @@ class Swag(Predictor):
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Inside, norm layers average what they see, each batch alike; all others stay in eval mode."""
+        """Inside this context, norm layers average the statistics of all batches; other layers stay in eval mode."""
         before = [(module, module.momentum, module.training) for module in self._norms().values()]
         try:
             for module, _, _ in before:

@@ -1,4 +1,4 @@
-"""Temperature scaling (Guo et al. 2017) of any predictor: one number, found on validation data."""
+"""Temperature scaling (Guo et al. 2017) of any predictor, by one number that is fitted to validation data."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +17,13 @@ from leanbayes.prediction.prediction import networks_of
 
 __all__ = ["Temperature"]
 
-_KEPT = 2**24  # logits kept in `fit`: 64 MB of float32; of more data a random part is kept
-_RANGE = math.log(20)  # T between 1/20 and 20: if no example is wrong the best T would be 0
+_MOST_LOGITS = 2**24  # that `fit` stores: 64 MB of float32
+_RANGE = math.log(20)  # T lies between 1/20 and 20, because the best T would be 0 if no example is wrong
 _GRID = 25
 
 
 class Temperature(Predictor):
-    """Logits divided by T, in each draw of whatever model is inside; returns the logits as a tensor.
+    """A model whose logits are divided by a temperature T in each draw. It returns the logits as a tensor.
 
     Args:
         model: a plain module, a `Bayesian` or another `Predictor`.
@@ -48,22 +48,22 @@ class Temperature(Predictor):
 
     @property
     def members(self) -> int | None:  # type: ignore[override]
-        """As many draws as the model inside has: one, if it is a plain module."""
+        """The number of draws of the model inside, which is one for a plain module."""
         if isinstance(self.model, Predictor):
             return self.model.members
         return None if isinstance(self.model, Bayesian) else 1
 
     @property
     def temperature(self) -> float:
-        """T."""
+        """The temperature T."""
         return math.exp(self.log_temperature.item())
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """One pass, scaled."""
+        """Run one pass and scale its logits."""
         return self._scaled(self.model(*args, **kwargs))
 
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:
-        """The model's own draws, scaled."""
+        """Yield the draws of the model inside, scaled."""
         for out in _draws(self.model, x, draws, generator):
             yield self._scaled(out)
 
@@ -76,7 +76,7 @@ class Temperature(Predictor):
         return [partial(scaled, network=network) for network in networks_of(self.model, draws, source)]
 
     def parts(self) -> dict[str, nn.Module]:
-        """The model."""
+        """Return the model."""
         return {"model": self.model}
 
     @classmethod
@@ -90,18 +90,21 @@ class Temperature(Predictor):
         *,
         generator: torch.Generator | None = None,
     ) -> Self:
-        """The T in [1/20, 20] with the least validation nll of the mean prediction, −log 1/S Σₛ p(y | fₛ(x)/T).
+        """Find the T in [1/20, 20] with the least validation NLL of the mean prediction, −log 1/S Σₛ p(y | fₛ(x)/T).
 
-        With one draw this is Guo et al.'s. T = 1 is kept where nothing is better. Class weights do not count: what is
-        wanted are probabilities. The logits of every draw are kept for the search, at most 2²⁴ numbers of them; of
-        more data (pixels, most often) a random part of the targets.
+        With one draw this is the method of Guo et al. T stays 1 if no other value is better. Class weights do not
+        count, because the aim is to predict probabilities. The search stores the logits of every draw, at most 2²⁴
+        numbers; of more data, most often pixels, it stores a random part of the targets.
 
         Args:
             model: anything that predicts logits.
-            batches: validation data, (inputs, targets).
-            likelihood: `Categorical`, also for each pixel, or `Bernoulli`.
-            samples: draws; of an ensemble at most its members.
-            generator: for the draws.
+            batches: validation data as pairs (inputs, targets).
+            likelihood: a likelihood of logits, such as `Categorical` (also for each pixel) or `Bernoulli`.
+            samples: how many draws are averaged; an ensemble has at most its members.
+            generator: the source of randomness for the draws.
+
+        Returns:
+            The scaled model.
         """
         if not likelihood.has_logits:
             raise InputError(
@@ -112,15 +115,15 @@ class Temperature(Predictor):
         draws = samples if scaled.members is None else min(samples, scaled.members)
         if draws < 1:
             raise InputError(f"samples must be at least 1, got {samples}")
-        kept = _Kept(likelihood, draws)
+        logits = _Logits(likelihood, draws)
         for batch in batches:
             x, y = split_batch(batch)
-            kept.add(_draws(model, x, draws, generator), y)
-        scaled.log_temperature.fill_(kept.best())
+            logits.add(_draws(model, x, draws, generator), y)
+        scaled.log_temperature.fill_(logits.best())
         return scaled
 
     def extra_repr(self) -> str:
-        """T."""
+        """Describe T."""
         return f"temperature={self.temperature:.4g}"
 
     def _scaled(self, out: Any) -> Tensor:
@@ -128,8 +131,8 @@ class Temperature(Predictor):
         return logits / self.log_temperature.exp().to(logits)
 
 
-class _Kept:
-    """Logits of all draws (draws, targets, ...) and their targets; at most so many, a uniform part of all seen."""
+class _Logits:
+    """The logits of all draws, (draws, targets, ...), and their targets, or a uniform part of too many targets."""
 
     def __init__(self, likelihood: Likelihood, draws: int) -> None:
         self.likelihood, self.draws = likelihood, draws
@@ -138,7 +141,7 @@ class _Kept:
         self.source = torch.Generator().manual_seed(0)
 
     def add(self, outs: Iterator[Any], y: Tensor) -> None:
-        """Draws of one batch."""
+        """Take in the draws of one batch."""
         flat_y = y.flatten()
         ticket = torch.rand(len(flat_y), generator=self.source).to(y.device)
         keep = (ticket < self.share) & self.likelihood.counted(y).flatten()
@@ -146,30 +149,30 @@ class _Kept:
         for out in outs:
             logits = _logits(out)
             if not rows:
-                self.likelihood.nll(logits, y)  # checks that they fit
+                self.likelihood.nll(logits, y)  # raises if logits and targets do not fit
             flat = self.likelihood.logit_rows(logits)
             rows.append(flat[keep.to(flat.device)])
         logits = torch.stack(rows)
         if not torch.isfinite(logits).all():
             raise NonFinite("the model's logits have NaN or infinite values; check the inputs and the weights")
         self.chunks.append((logits, flat_y[keep].to(logits.device), ticket[keep].to(logits.device)))
-        while sum(part.numel() for part, _, _ in self.chunks) > _KEPT:
+        while sum(part.numel() for part, _, _ in self.chunks) > _MOST_LOGITS:
             self.share /= 2
             self.chunks = [self._thinned(*chunk) for chunk in self.chunks]
 
     def best(self) -> float:
-        """log T: the best of a grid, then a golden-section search between its neighbours."""
+        """Return log T: the best of a grid, refined by a golden-section search between its neighbours."""
         if not sum(len(y) for _, y, _ in self.chunks):
             raise InputError("there are no targets to choose a temperature on; give validation batches")
         step = 2 * _RANGE / (_GRID - 1)
         grid = [-_RANGE + step * i for i in range(_GRID)]
         centre = min(grid, key=self.nll)
-        found = _golden(self.nll, max(centre - step, -_RANGE), min(centre + step, _RANGE))
-        found = min(found, centre, key=self.nll)
-        return found if self.nll(found) < self.nll(0.0) else 0.0
+        refined = _golden(self.nll, max(centre - step, -_RANGE), min(centre + step, _RANGE))
+        best = min(refined, centre, key=self.nll)
+        return best if self.nll(best) < self.nll(0.0) else 0.0
 
     def nll(self, log_t: float) -> float:
-        """Of the mean prediction at this temperature, summed, in float64."""
+        """Return the NLL of the mean prediction at this temperature, summed, in float64."""
         total = 0.0
         for logits, y, _ in self.chunks:
             total += self.likelihood.mixture_nll(logits.double() / math.exp(log_t), y).sum().item()
@@ -181,7 +184,7 @@ class _Kept:
 
 
 def _golden(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
-    """The minimum of a function with one valley between ``low`` and ``high``."""
+    """Return the minimum of a function with one valley between ``low`` and ``high``."""
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = function(left), function(right)
@@ -198,7 +201,7 @@ def _golden(function: Callable[[float], float], low: float, high: float, width: 
 
 
 def _draws(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-    """Outputs of any model, in eval mode and without gradients, neither of which holds between two draws."""
+    """Yield outputs of any model in eval mode and without gradients; between two draws neither is in force."""
     source = outputs_of(model, x, draws, generator)
     for _ in range(draws):
         with in_eval(model), torch.no_grad():
@@ -209,7 +212,9 @@ def _draws(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator |
 def _logits(out: Any) -> Tensor:
     logits = prediction_tensor(out)
     if not isinstance(logits, Tensor):
-        raise InputError("a pair of mean and log-variance has no temperature; it needs a tensor of logits")
+        raise InputError(
+            "the model returned a pair of mean and log-variance; temperature scaling needs a tensor of logits"
+        )
     return logits
 
 

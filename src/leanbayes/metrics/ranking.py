@@ -1,9 +1,9 @@
-"""Whether a score puts the right inputs first: AUROC, AUPR, FPR95, the AUC of classes, risk and coverage.
+"""Metrics of whether a score ranks the right inputs first: AUROC, AUPR, FPR95, the AUC of classes, risk and coverage.
 
-Each metric is a formula over a table of tied scores: one row for each distinct score, in ascending order, and in its
-columns what the inputs with that score sum to. The exact functions make that table from the scores. The streaming
-ones use a histogram's cells as rows, that is, they take all scores in a cell as tied; so each formula gives with its
-value a bound of the error that this can make.
+Each metric is a formula over a table of tied scores. The table has one row for each distinct score, in ascending order,
+and its columns hold sums over the inputs with that score. The exact functions make that table from the scores. The
+streaming accumulators use the cells of a histogram as rows, which treats all scores in a cell as tied. Therefore each
+formula returns its value together with a bound of the error that this can make.
 """
 
 import math
@@ -34,22 +34,22 @@ __all__ = [
 ]
 
 Bounded = tuple[Tensor, Tensor]
-"""A value, and a bound of its error if scores in a row of the table were not tied after all."""
+"""A value, and a bound of its error if the scores in a row of the table are not tied."""
 
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The mean loss of the most certain inputs, by the share of inputs that they are."""
+    """The mean loss (risk) of the most certain inputs, by the share of all inputs that they are (coverage)."""
 
     coverage: Tensor
     risk: Tensor
 
 
 def auroc(negatives: Tensor, positives: Tensor) -> Tensor:
-    """The probability that a positive scores above a negative, ties counting half (Mann-Whitney).
+    """Return the probability that a positive scores above a negative; ties count half (Mann-Whitney).
 
-    Out-of-distribution: known inputs are the negatives, shifted ones the positives, and uncertainty is the score.
-    Misclassification: right predictions are the negatives, wrong ones the positives.
+    To detect shifted inputs, known inputs are the negatives, shifted ones the positives, and uncertainty is the score.
+    To detect errors, right predictions are the negatives and wrong ones the positives.
 
     >>> auroc(torch.tensor([0.1, 0.2]), torch.tensor([0.2, 0.9]))
     tensor(0.8750)
@@ -58,7 +58,7 @@ def auroc(negatives: Tensor, positives: Tensor) -> Tensor:
 
 
 def aupr(negatives: Tensor, positives: Tensor) -> Tensor:
-    """Area under precision and recall as average precision: Σ over thresholds of (increase of recall) · precision.
+    """Return the average precision: the sum over thresholds of (increase of recall) · precision.
 
     >>> aupr(torch.tensor([0.1, 0.5]), torch.tensor([0.3, 0.9]))
     tensor(0.8333)
@@ -67,9 +67,9 @@ def aupr(negatives: Tensor, positives: Tensor) -> Tensor:
 
 
 def fpr95(negatives: Tensor, positives: Tensor) -> Tensor:
-    """The share of negatives that score as high as the highest threshold that finds 95 % of the positives.
+    """Return the share of negatives that reach the highest threshold at which 95 % of the positives are found.
 
-    Shifted inputs are the positives, as for `auroc`: the share of known inputs that raise a false alarm.
+    If shifted inputs are the positives, as for `auroc`, it is the share of known inputs that raise a false alarm.
 
     >>> fpr95(torch.tensor([0.1, 0.5]), torch.tensor([0.3, 0.9]))
     tensor(0.5000)
@@ -78,14 +78,14 @@ def fpr95(negatives: Tensor, positives: Tensor) -> Tensor:
 
 
 def class_auc(probabilities: Tensor, targets: Tensor, *, ignore_index: int = IGNORE) -> Tensor:
-    """For each class the AUROC of its probability against all other classes; for each label that of yes against no.
+    """Return the AUROC of each class against all other classes, or for each label that of yes against no.
 
-    NaN where the targets have no positive, or no negative.
+    It is NaN for classes and labels whose targets have no positive, or no negative.
 
     >>> class_auc(torch.tensor([[0.8, 0.1], [0.3, 0.2]]), torch.tensor([[1, 0], [0, 0]]))
     tensor([1., nan])
     """
-    cells = cells_of(probabilities, targets, ignore_index, some=True)
+    cells = cells_of(probabilities, targets, ignore_index, required=True)
     scores, truth = one_against_rest(probabilities, targets, cells.counted, labels=cells.labels)
     values = torch.full((len(scores),), torch.nan, dtype=_at_least_float(scores), device=scores.device)
     for c, (score, yes) in enumerate(zip(scores, truth, strict=True)):
@@ -95,9 +95,9 @@ def class_auc(probabilities: Tensor, targets: Tensor, *, ignore_index: int = IGN
 
 
 def auc(probabilities: Tensor, targets: Tensor, *, ignore_index: int = IGNORE) -> Tensor:
-    """The mean of `class_auc`: one against the rest for classes, the mean of the binary ones for labels (000).
+    """Return the mean of `class_auc` over classes or labels, as Abboud et al. 2024 do.
 
-    Classes or labels of which the targets know one side only have no AUC and are left out: `class_auc` names them.
+    Classes and labels whose targets have no positive, or no negative, have no AUC and are left out.
 
     >>> auc(torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2]]), torch.tensor([0, 1, 1]))
     tensor(1.)
@@ -109,9 +109,10 @@ def auc(probabilities: Tensor, targets: Tensor, *, ignore_index: int = IGNORE) -
 
 
 def risk_coverage(uncertainty: Tensor, losses: Tensor, points: int = 100) -> RiskCoverage:
-    """The mean loss of the share c of inputs that are most certain, for c = 1/points, ..., 1 (Geifman et al. 2019).
+    """Return the mean loss of the share c of inputs that are most certain, for c = 1/points, ..., 1.
 
-    Of tied inputs the expected loss counts, so that their order does not matter.
+    This is the risk-coverage curve of Geifman et al. 2019. Tied inputs count with their expected loss, so that their
+    order does not matter.
 
     >>> risk_coverage(torch.tensor([0.1, 0.2]), torch.tensor([0.0, 1.0]), points=2).risk
     tensor([0.0000, 0.5000])
@@ -119,14 +120,15 @@ def risk_coverage(uncertainty: Tensor, losses: Tensor, points: int = 100) -> Ris
     _check_pair(uncertainty, losses)
     if points < 1:
         raise InputError(f"points must be at least 1, got {points}")
-    found = risk_at_coverage(tied(uncertainty, _counted(losses)), points)
-    return RiskCoverage(found.coverage.to(losses.dtype), found.risk.to(losses.dtype))
+    curve = risk_at_coverage(tied(uncertainty, _counted(losses)), points)
+    return RiskCoverage(curve.coverage.to(losses.dtype), curve.risk.to(losses.dtype))
 
 
 def aurc(uncertainty: Tensor, losses: Tensor) -> Tensor:
-    """Area under risk and coverage: (1/n) Σ_k of the mean loss of the k most certain inputs (Geifman et al. 2019).
+    """Return the area under the risk-coverage curve (Geifman et al. 2019).
 
-    Of tied inputs the expectation over their order counts.
+    It is (1/n) Σ_k of the mean loss of the k most certain inputs. Tied inputs count with the expectation over their
+    order.
 
     >>> aurc(torch.tensor([0.1, 0.2]), torch.tensor([0.0, 1.0]))
     tensor(0.2500)
@@ -136,16 +138,16 @@ def aurc(uncertainty: Tensor, losses: Tensor) -> Tensor:
 
 
 def tied(scores: Tensor, columns: Tensor) -> Tensor:
-    """The table: a row for each distinct score, ascending, that sums the ``columns`` (n, k) of its inputs."""
+    """Return the table of scores: a row for each distinct score, ascending, with sums of the ``columns`` (n, k)."""
     if torch.isnan(scores).any():
-        raise NonFinite("scores are NaN; check the model that made them")
+        raise NonFinite("some scores are NaN; check the model that made them")
     values, rows = torch.unique(scores, return_inverse=True)
     table = torch.zeros(len(values), columns.shape[1], dtype=torch.float64, device=scores.device)
     return table.index_add_(0, rows, columns.double())
 
 
 def area_under_roc(table: Tensor) -> Bounded:
-    """AUROC of a table (..., rows, 2) of negatives and positives. At most half the pairs within a row are misjudged."""
+    """Return the AUROC of a table (..., rows, 2) of negatives and positives, wrong by at most half the tied pairs."""
     negatives, positives = table.double().unbind(-1)
     pairs = negatives.sum(-1) * positives.sum(-1)
     below = negatives.cumsum(-1) - negatives / 2
@@ -153,14 +155,14 @@ def area_under_roc(table: Tensor) -> Bounded:
 
 
 def area_under_precision_recall(table: Tensor) -> Bounded:
-    """Average precision of a table (rows, 2). The bounds put the positives of a row first, or last."""
+    """Return the average precision of a table (rows, 2). The bounds put the positives of a row first, or last."""
     negatives, positives = table.double().flip(0).unbind(-1)
     false, true = negatives.cumsum(0), positives.cumsum(0)
     recall = positives / positives.sum()
-    some = positives > 0
+    occupied = positives > 0
 
     def area(hits: Tensor, misses: Tensor) -> Tensor:
-        return (recall[some] * (hits / (hits + misses))[some]).sum()
+        return (recall[occupied] * (hits / (hits + misses))[occupied]).sum()
 
     value = area(true, false)
     best, worst = area(true, false - negatives), area(true - positives + 1, false)
@@ -168,7 +170,7 @@ def area_under_precision_recall(table: Tensor) -> Bounded:
 
 
 def false_positives(table: Tensor, recall: float = 0.95) -> Bounded:
-    """The false positive rate at a recall, of a table (rows, 2). The threshold may be anywhere in its row."""
+    """Return the false positive rate of a table (rows, 2) at a recall. The threshold may be anywhere in its row."""
     negatives, positives = table.double().flip(0).unbind(-1)
     row = int((positives.cumsum(0) / positives.sum() >= recall).nonzero()[0])
     total = negatives.sum()
@@ -176,7 +178,7 @@ def false_positives(table: Tensor, recall: float = 0.95) -> Bounded:
 
 
 def area_under_risk(table: Tensor) -> Bounded:
-    """AURC of a table (rows, 2) of counts and summed losses ≥ 0.
+    """Return the AURC of a table (rows, 2) of counts and summed losses ≥ 0.
 
     A row of n inputs with the loss l, after k inputs with the loss L, adds Σ_{i=1}^n (L + il/n)/(k+i), which is
     l + (L − kl/n)(H_{k+n} − H_k). In another order the loss so far differs by at most l(1 − 1/n).
@@ -192,7 +194,7 @@ def area_under_risk(table: Tensor) -> Bounded:
 
 
 def risk_at_coverage(table: Tensor, points: int = 100) -> RiskCoverage:
-    """The curve of a table (rows, 2) of counts and summed losses."""
+    """Return the risk-coverage curve of a table (rows, 2) of counts and summed losses."""
     total = table[:, 0].double().sum()
     coverage = torch.arange(1, points + 1, dtype=torch.float64, device=table.device) / points
     sums, _ = sums_at(table, coverage * total)
@@ -200,9 +202,10 @@ def risk_at_coverage(table: Tensor, points: int = 100) -> RiskCoverage:
 
 
 def sums_at(table: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the first so many inputs of a table whose first column counts them, and the rows that are cut.
+    """Return sums over the first ``counts`` inputs of a table whose first column counts them, and the cut rows.
 
-    A row that is cut gives its share: the expectation over the order within. Where none is cut, zeros are returned.
+    A row that is cut contributes its share, which is the expectation over the order within it. Where no row is cut,
+    zeros are returned instead of the row.
     """
     table = table[table[:, 0] > 0].double()
     sums = torch.cat([torch.zeros_like(table[:1]), table.cumsum(0)])
@@ -213,7 +216,7 @@ def sums_at(table: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def one_against_rest(probabilities: Tensor, targets: Tensor, counted: Tensor, *, labels: bool) -> tuple[Tensor, Tensor]:
-    """Scores and truth (C, n) for each class, or for each label of axis 1, of the cells that count."""
+    """Return scores and truth (C, n) of the cells that count, for each class or for each label of axis 1."""
     if labels:
         shape = (len(targets), targets.shape[1] if targets.dim() > 1 else 1, math.prod(targets.shape[2:]))
         rows = [part.reshape(shape).movedim(1, 0).flatten(1) for part in (probabilities, targets)]

@@ -1,7 +1,7 @@
-"""Several raters of one image: whether drawn segmentations vary as the raters do, and where.
+"""Metrics for images that several raters have segmented: do drawn segmentations vary as the raters do, and where?
 
-Masks hold class indices; class 0 is the background. Draws and raters come first: (draws, N, ...), (raters, N, ...).
-Every score is one number for each image, so a stream of batches needs no more than to append them.
+Masks hold class indices, and class 0 is the background. The first axis is that of the draws or raters: (draws, N, ...)
+and (raters, N, ...). Every score is one number for each image, so the scores of a stream of batches can be appended.
 """
 
 import torch
@@ -13,16 +13,16 @@ __all__ = ["generalised_energy_distance", "rater_agreement", "rater_entropy"]
 
 
 def generalised_energy_distance(samples: Tensor, raters: Tensor, classes: int = 2) -> Tensor:
-    """GED² = 2 E d(S, Y) − E d(S, S') − E d(Y, Y') with d = 1 − IoU, for each image (Kohl et al. 2018, eq. 4).
+    """Return GED² = 2 E d(S, Y) − E d(S, S') − E d(Y, Y') with d = 1 − IoU, for each image (Kohl et al. 2018, eq. 4).
 
-    The expectations are over all pairs of draws S and raters Y, a mask and itself among them, so that it is never
-    negative, and zero where draws and raters are alike. With several foreground classes, d is the mean over them.
-    Two masks that are both empty are alike: d = 0; an empty and another one: d = 1.
+    The expectations are over all pairs of draws S and raters Y, and include the pairs of a mask with itself. So the
+    distance is never negative, and zero if draws and raters are alike. With several foreground classes, d is the mean
+    over them. Two empty masks have d = 0, and an empty mask and another one have d = 1.
 
     Args:
         samples: drawn masks, (draws, N, ...).
         raters: the raters' masks, (raters, N, ...).
-        classes: how many, the background among them.
+        classes: how many classes there are, with the background.
 
     >>> generalised_energy_distance(torch.tensor([[[0, 1]]]), torch.tensor([[[1, 1]]]))
     tensor([1.])
@@ -30,7 +30,9 @@ def generalised_energy_distance(samples: Tensor, raters: Tensor, classes: int = 
     _check_masks(samples, classes)
     _check_masks(raters, classes)
     if samples.shape[1:] != raters.shape[1:]:
-        raise ShapeMismatch(f"draws {tuple(samples.shape)} and raters {tuple(raters.shape)} must fit after axis 0")
+        raise ShapeMismatch(
+            f"draws {tuple(samples.shape)} and raters {tuple(raters.shape)} must have one shape after axis 0"
+        )
     s, y = (masks.flatten(2).movedim(0, 1) for masks in (samples, raters))  # (N, masks, pixels)
     total = torch.zeros(len(s), device=s.device)
     for c in range(1, classes):
@@ -40,28 +42,28 @@ def generalised_energy_distance(samples: Tensor, raters: Tensor, classes: int = 
 
 
 def rater_entropy(raters: Tensor, classes: int = 2) -> Tensor:
-    """The entropy in nats of the raters' votes at each pixel, (N, ...).
+    """Return the entropy in nats of the raters' votes at each pixel, (N, ...).
 
     >>> rater_entropy(torch.tensor([[[0, 1]], [[1, 1]]]))
     tensor([[0.6931, 0.0000]])
     """
     _check_masks(raters, classes)
     votes = torch.stack([(raters == c).float().mean(0) for c in range(classes)])
-    found: Tensor = torch.special.entr(votes).sum(0)
-    return found
+    entropy: Tensor = torch.special.entr(votes).sum(0)
+    return entropy
 
 
 def rater_agreement(entropy: Tensor, raters: Tensor, classes: int = 2) -> Tensor:
-    """Pearson's correlation over the pixels of an image of predictive entropy and the entropy of the raters' votes.
+    """Return how well the predictive entropy of each image agrees with the entropy of the raters' votes.
 
-    It is the zero-normalised cross-correlation of the two maps (Baumgartner et al. 2019 compare such maps so), 1 where
-    the model doubts just where raters differ. NaN for images in which either map is constant: all raters agree there,
-    or the model is equally sure of every pixel, and there is no correlation.
+    It is Pearson's correlation over the pixels, that is, the zero-normalised cross-correlation of the two maps, by
+    which Baumgartner et al. 2019 compare such maps. It is 1 if the model doubts just where the raters differ. It is NaN
+    for images in which either map is constant, because all raters agree or the model is equally sure of every pixel.
 
     Args:
-        entropy: predictive entropy, (N, ...): `Prediction.total`.
+        entropy: the predictive entropy, (N, ...), which is `Prediction.total`.
         raters: the raters' masks, (raters, N, ...).
-        classes: how many, the background among them.
+        classes: how many classes there are, with the background.
 
     >>> rater_agreement(torch.tensor([[0.4, 0.1]]), torch.tensor([[[0, 1]], [[1, 1]]]))
     tensor([1.])
@@ -69,7 +71,8 @@ def rater_agreement(entropy: Tensor, raters: Tensor, classes: int = 2) -> Tensor
     truth = rater_entropy(raters, classes)
     if entropy.shape != truth.shape or entropy.dim() < 2:
         raise ShapeMismatch(
-            f"entropy (N, ...) and raters (raters, N, ...) have {tuple(entropy.shape)} and {tuple(raters.shape)}"
+            "need an entropy (N, ...) and raters (raters, N, ...) of one shape after the first axis, got "
+            f"{tuple(entropy.shape)} and {tuple(raters.shape)}"
         )
     if not torch.isfinite(entropy).all():
         raise NonFinite("the entropy has NaN or infinite values; check the model that made it")
@@ -83,7 +86,7 @@ def rater_agreement(entropy: Tensor, raters: Tensor, classes: int = 2) -> Tensor
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """The mean of 1 − IoU over all pairs of masks (N, masks, pixels)."""
+    """Return the mean of 1 − IoU over all pairs of masks (N, masks, pixels)."""
     both = a @ b.mT
     union = a.sum(2)[:, :, None] + b.sum(2)[:, None, :] - both
     return torch.where(union > 0, 1 - both / union.clamp_min(1), 0.0).mean((1, 2))
@@ -91,7 +94,7 @@ def _distance(a: Tensor, b: Tensor) -> Tensor:
 
 def _check_masks(masks: Tensor, classes: int) -> None:
     if classes < 2:
-        raise InputError(f"classes must be at least 2, the background among them, got {classes}")
+        raise InputError(f"classes must be at least 2, with the background, got {classes}")
     if masks.is_floating_point():
         raise InputError(f"masks must hold class indices as integers, got {masks.dtype}")
     if masks.dim() < 3 or not masks.numel():

@@ -1,7 +1,7 @@
-"""Predictions of real numbers: RMSE, Gaussian NLL, interval coverage and CRPS.
+"""Metrics of predicted numbers: RMSE, Gaussian NLL, interval coverage and CRPS.
 
-A prediction over draws is a mixture of Gaussians. Where a formula asks for one Gaussian it is the one of the same
-mean and variance (moment matching): the ``mean`` and the ``total`` variance of a `Prediction`.
+A prediction over draws is a mixture of Gaussians. A formula for one Gaussian uses the Gaussian with the mean and the
+variance of the mixture (moment matching), which are the ``mean`` and the ``total`` of a `Prediction`.
 """
 
 import math
@@ -16,7 +16,7 @@ __all__ = ["gaussian_crps", "gaussian_nll", "gaussian_terms", "interval_coverage
 
 
 def rmse(mean: Tensor, targets: Tensor) -> Tensor:
-    """Root of the mean squared error, over examples and outputs.
+    """Return the root of the mean squared error over examples and outputs.
 
     >>> rmse(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
     tensor(1.4142)
@@ -26,7 +26,7 @@ def rmse(mean: Tensor, targets: Tensor) -> Tensor:
 
 
 def gaussian_nll(mean: Tensor, variance: Tensor, targets: Tensor) -> Tensor:
-    """Mean of ½ log 2πs² + (y − m)²/2s² in nats, over examples and outputs.
+    """Return the mean of ½ log 2πs² + (y − m)²/2s² in nats, over examples and outputs.
 
     >>> gaussian_nll(torch.zeros(1), torch.ones(1), torch.zeros(1))
     tensor(0.9189)
@@ -35,9 +35,9 @@ def gaussian_nll(mean: Tensor, variance: Tensor, targets: Tensor) -> Tensor:
 
 
 def gaussian_crps(mean: Tensor, variance: Tensor, targets: Tensor) -> Tensor:
-    """Continuous ranked probability score ∫ (F(x) − 1{x ≥ y})² dx of a Gaussian, the mean; in the unit of y.
+    """Return the mean continuous ranked probability score ∫ (F(x) − 1{x ≥ y})² dx of a Gaussian, in the unit of y.
 
-    s (z(2Φ(z) − 1) + 2φ(z) − 1/√π) with z = (y − m)/s (Gneiting and Raftery 2007, eq. 21).
+    It is s (z(2Φ(z) − 1) + 2φ(z) − 1/√π) with z = (y − m)/s (Gneiting and Raftery 2007, eq. 21).
 
     >>> gaussian_crps(torch.zeros(1), torch.ones(1), torch.zeros(1))
     tensor(0.2337)
@@ -46,7 +46,7 @@ def gaussian_crps(mean: Tensor, variance: Tensor, targets: Tensor) -> Tensor:
 
 
 def interval_coverage(mean: Tensor, variance: Tensor, targets: Tensor, level: float = 0.9) -> Tensor:
-    """The share of targets in the central interval m ± s Φ⁻¹((1 + level)/2). Good is neither high nor low: ``level``.
+    """Return the share of targets in the central interval m ± s Φ⁻¹((1 + level)/2), which should equal ``level``.
 
     >>> interval_coverage(torch.zeros(2), torch.ones(2), torch.tensor([1.0, 2.0]), level=0.9)
     tensor(0.5000)
@@ -56,10 +56,10 @@ def interval_coverage(mean: Tensor, variance: Tensor, targets: Tensor, level: fl
 
 
 def sample_crps(samples: Tensor, targets: Tensor) -> Tensor:
-    """CRPS of the empirical distribution of draws of y: E|X − y| − ½ E|X − X'|, the mean.
+    """Return the mean CRPS of the empirical distribution of draws of y, which is E|X − y| − ½ E|X − X'|.
 
     Args:
-        samples: draws of y, (draws, N, ...). `Prediction.samples` are means of y: add the noise first.
+        samples: draws of y, (draws, N, ...). `Prediction.samples` are means of y, so add the noise first.
         targets: (N, ...).
 
     >>> sample_crps(torch.tensor([[0.0], [2.0]]), torch.tensor([1.0]))
@@ -79,7 +79,7 @@ def sample_crps(samples: Tensor, targets: Tensor) -> Tensor:
 
 
 def gaussian_terms(mean: Tensor, variance: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """NLL, CRPS, squared error and |z| = |y − m|/s of each target, checked."""
+    """Check the arguments, and return NLL, CRPS, squared error and |z| = |y − m|/s of each target."""
     _check(targets, mean=mean, variance=variance)
     mean, variance = _wide(mean), _wide(variance)
     if not (variance > 0).all():
@@ -93,9 +93,9 @@ def gaussian_terms(mean: Tensor, variance: Tensor, targets: Tensor) -> dict[str,
 
 
 def half_width(level: float) -> float:
-    """Φ⁻¹((1 + level)/2): the central interval's half width in standard deviations."""
+    """Return the half width Φ⁻¹((1 + level)/2) of the central interval, in standard deviations."""
     if not 0 < level < 1:
-        raise InputError(f"a level lies between 0 and 1, got {level}")
+        raise InputError(f"a level must lie between 0 and 1, got {level}")
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
@@ -106,11 +106,11 @@ def _check(targets: Tensor, **parts: Tensor) -> None:
         if not torch.isfinite(part).all():
             raise NonFinite(f"{name} has NaN or infinite values; check the model that made it")
     if not torch.isfinite(targets).all():
-        raise NonFinite("the targets have NaN or infinite values")
+        raise NonFinite("the targets have NaN or infinite values; check the data")
     if not targets.numel():
         raise InputError("there are no examples to measure")
 
 
 def _wide(values: Tensor) -> Tensor:
-    """Half precision, and whole numbers, are scored in float32."""
+    """Return half precision and integers as float32, in which they are scored."""
     return values if values.is_floating_point() and values.dtype.itemsize >= 4 else values.float()
