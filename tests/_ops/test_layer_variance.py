@@ -37,16 +37,16 @@ def test_values_and_gradients(name):
     swept = ops.square(x, v)
     if swept is None:
         pytest.skip("no sweep takes these tensors here")
-    found, sums = layer_variance(x, v, w, w.square(), scales.square(), scales, torch.square, b, geometry, swept)
+    computed, sums = layer_variance(x, v, w, w.square(), scales.square(), scales, torch.square, b, geometry, swept)
     double = [t.detach().double().requires_grad_() for t in (x, v, w, scales, b)]
     dx, dv, dw, ds, db = double
     truth = operation(dx.square() + dv, ds.square(), db) + operation(dv, dw.square(), None)
     axes = (2, 3) if x.dim() == 4 else (1,)
     true_sums = torch.stack([part.sum(axes) for part in (dx, dx.square(), dv)], 1)
-    torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(computed.double(), truth, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(sums.double(), true_sums, rtol=1e-4, atol=1e-4)
-    g, h = torch.randn(found.shape), torch.randn(sums.shape)
-    ours = torch.autograd.grad((found * g).sum() + (sums * h).sum(), (x, v, w, scales, b))
+    g, h = torch.randn(computed.shape), torch.randn(sums.shape)
+    ours = torch.autograd.grad((computed * g).sum() + (sums * h).sum(), (x, v, w, scales, b))
     theirs = torch.autograd.grad((truth * g.double()).sum() + (true_sums * h.double()).sum(), double)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)

@@ -44,30 +44,30 @@ class TestRectify:
         mean = 3 * LAYOUTS[layout]()
         variance = torch.rand_like(mean) + 0.01
         mean.requires_grad_(), variance.requires_grad_()
-        found = ops.rectify(mean, variance)
+        computed = ops.rectify(mean, variance)
         m, v = leaves(mean, variance)
         shift, spread, _ = rectified(m, v)
         truth = torch.relu(m) + shift, spread
-        for one, other in zip(found, truth, strict=True):
+        for one, other in zip(computed, truth, strict=True):
             assert one.stride() == mean.stride()
             assert (one - other).abs().max() < 1e-6
-        for one, other in zip(gradients(found, (mean, variance)), gradients(truth, (m, v)), strict=True):
+        for one, other in zip(gradients(computed, (mean, variance)), gradients(truth, (m, v)), strict=True):
             assert (one - other).abs().max() < 1e-5
 
     @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e-2, 1.0, 1e3, 1e8])
     def test_relative_error_from_far_below_zero_to_far_above(self, scale):
         mean = torch.linspace(-5, 20, 4001) * scale
         variance = torch.full_like(mean, scale**2)
-        found = ops.rectify(mean, variance)
+        computed = ops.rectify(mean, variance)
         shift, spread, _ = rectified(mean.double(), variance.double())
-        torch.testing.assert_close(found[0].double(), mean.double().relu() + shift, rtol=4e-6, atol=1e-10 * scale)
-        torch.testing.assert_close(found[1].double(), spread, rtol=8e-6, atol=1e-10 * scale**2)
+        torch.testing.assert_close(computed[0].double(), mean.double().relu() + shift, rtol=4e-6, atol=1e-10 * scale)
+        torch.testing.assert_close(computed[1].double(), spread, rtol=8e-6, atol=1e-10 * scale**2)
 
     def test_without_variance_it_is_relu_bit_for_bit(self):
         mean = torch.cat([torch.randn(2000), torch.tensor([0.0, -0.0, 1e-38, -1e-38, 1e38])])
-        found = ops.rectify(mean, torch.zeros_like(mean))
-        assert torch.equal(found[0], mean.relu())
-        assert not found[1].any()
+        computed = ops.rectify(mean, torch.zeros_like(mean))
+        assert torch.equal(computed[0], mean.relu())
+        assert not computed[1].any()
 
     def test_gradients_without_variance_are_finite(self):
         mean, variance = torch.randn(2000, requires_grad=True), torch.zeros(2000, requires_grad=True)
@@ -87,10 +87,10 @@ def test_rectify_and_sum(channels):
     variance = torch.rand_like(mean)
     assert ops.rectify_and_sum(mean, variance) is None  # with gradients it is not for
     with torch.no_grad():
-        *found, sums = ops.rectify_and_sum(mean, variance)
+        *computed, sums = ops.rectify_and_sum(mean, variance)
         truth = ops.rectify(mean, variance)
         assert ops.rectify_and_sum(mean.contiguous(), variance) is None
-    for one, other in zip(found, truth, strict=True):
+    for one, other in zip(computed, truth, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)
     first, spread = (part.double() for part in truth)
     inside = rectified(mean.double(), variance.double())[2] * variance
@@ -141,15 +141,15 @@ def test_affine(layout):
     inputs = [x, torch.rand_like(x), *(torch.randn(channels) for _ in range(4))]
     for t in inputs:
         t.requires_grad_()
-    found = ops.affine(*inputs)
+    computed = ops.affine(*inputs)
     a, v, *vectors = double = leaves(*inputs)
     m, on_variance, on_square, added = (t.view(-1, 1, 1) if layout == "images" else t for t in vectors)
     axes = (2, 3) if layout == "images" else (1,)
     away = (a - m).square()
     truth = on_variance * v + on_square * away + added, torch.stack([v.sum(axes), away.sum(axes)], 1)
-    for one, other in zip(found, truth, strict=True):
+    for one, other in zip(computed, truth, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
-    for one, other in zip(gradients(found, inputs), gradients(truth, double), strict=True):
+    for one, other in zip(gradients(computed, inputs), gradients(truth, double), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)
 
 
@@ -157,12 +157,12 @@ def test_affine(layout):
 def test_turning_and_adding_what_is_turned(shape):
     x = torch.randn(shape).contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
-        found = ops.turned(x)
-        assert torch.equal(found, x)
-        assert found.movedim(0, -1).is_contiguous()
+        computed = ops.turned(x)
+        assert torch.equal(computed, x)
+        assert computed.movedim(0, -1).is_contiguous()
         total = torch.randn(shape).contiguous(memory_format=torch.channels_last)
         truth = total + x
-        assert torch.equal(ops.add_turned(total, found), truth)
+        assert torch.equal(ops.add_turned(total, computed), truth)
         assert torch.equal(total, truth)
     assert ops.turned(x) is x
     assert torch.equal(ops.add_turned(x, x), 2 * x)
@@ -185,6 +185,6 @@ def test_other_types_and_layouts_are_left_to_torch(other):
 
 
 def test_under_vmap_it_is_left_to_torch():
-    found = []
-    torch.func.vmap(lambda m: found.append(ops.rectify(m, m)) or m)(torch.rand(3, 9))
-    assert found == [None]
+    computed = []
+    torch.func.vmap(lambda m: computed.append(ops.rectify(m, m)) or m)(torch.rand(3, 9))
+    assert computed == [None]

@@ -152,13 +152,13 @@ def test_memory_is_reused_where_that_is_allowed_and_nothing_else_changes(layout)
     mean = LAYOUTS[layout]()
     variance = torch.empty_like(mean).uniform_(0, 2).requires_grad_()
     mean.requires_grad_()
-    weight, found = torch.randn_like(mean), []
+    weight, computed = torch.randn_like(mean), []
     for reuse in (False, True):
         a, b = 2 * mean, 3 * variance  # neither product needs its result for its gradient
         drawn = draw_normal(a, b, seeded(), reuse=reuse)
         assert (drawn.data_ptr() == a.data_ptr()) is reuse
-        found.append((drawn.detach().clone(), *torch.autograd.grad((drawn * weight).sum(), (mean, variance))))
-    for plain, again in zip(*found, strict=True):
+        computed.append((drawn.detach().clone(), *torch.autograd.grad((drawn * weight).sum(), (mean, variance))))
+    for plain, again in zip(*computed, strict=True):
         assert torch.equal(plain, again)
 
 

@@ -1,4 +1,4 @@
-"""Unmodified models of many makers, and the public call."""
+"""Moments of unmodified models of many makers, against weight samples, and the public call."""
 
 import pytest
 import torch
@@ -205,6 +205,6 @@ def test_in_inference_mode(order: str) -> None:
     with torch.no_grad():
         expected = moments(bnn, x, by=Moments(order=order))
     with torch.inference_mode():
-        found = moments(bnn, x, by=Moments(order=order))
-    for one, other in zip(found, expected, strict=True):
+        computed = moments(bnn, x, by=Moments(order=order))
+    for one, other in zip(computed, expected, strict=True):
         assert torch.equal(one, other)

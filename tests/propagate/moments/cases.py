@@ -1,4 +1,4 @@
-"""Operations in small shapes, each as a function of some random tensors, and what its rule promises about it."""
+"""Operations on small random tensors, and what the rule of each promises."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,16 @@ from leanbayes.propagate.moments import MomentTensor, Setting
 
 @dataclass(frozen=True)
 class Case:
-    """``run(*inputs)`` with inputs of ``shapes``, of standard deviation about ``scale``.
+    """An operation on random inputs.
 
-    ``off`` is the error, in standard deviations, that a rule which is not exact may have; ``batched`` says that the
-    first axis of every input holds examples; ``leading`` that the operation takes further leading axes as they are.
+    Attributes:
+        name: What the test is called.
+        run: The operation.
+        shapes: The shapes of its inputs.
+        off: The error, in standard deviations, that a rule may have if it is not exact.
+        scale: About the standard deviation of the inputs.
+        batched: Whether the first axis of every input holds examples.
+        leading: Whether the operation accepts further leading axes.
     """
 
     name: str
@@ -32,14 +38,14 @@ class Case:
         return self.name
 
     def inputs(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Means, and variances, with some zeros among them if the rule is exact."""
+        """Return means and variances; if the rule is exact, some variances are zero."""
         means = [torch.randn(shape, dtype=torch.float64) for shape in self.shapes]
         holes = 0.15 if self.off == 0 else 0.0
         spreads = [self.scale * (0.5 + torch.rand_like(m)) * (torch.rand_like(m) >= holes) for m in means]
         return means, [spread.square() for spread in spreads]
 
     def draws(self, means: Sequence[Tensor], variances: Sequence[Tensor], n: int) -> Tensor:
-        """The operation itself on n draws of its inputs."""
+        """Apply the operation itself to n draws of its inputs."""
         drawn = [m + v.sqrt() * torch.randn(n, *m.shape, dtype=m.dtype) for m, v in zip(means, variances, strict=True)]
         return self.run(*drawn) if self.leading else vmap(self.run)(*drawn)
 
@@ -51,9 +57,9 @@ def random(mean: Tensor, variance: Tensor, **setting: Any) -> MomentTensor:
 def propagate(
     case: Case, means: Sequence[Tensor], variances: Sequence[Tensor], **setting: Any
 ) -> tuple[Tensor, Tensor]:
-    found = case.run(*(random(m, v, **setting) for m, v in zip(means, variances, strict=True)))
-    assert isinstance(found, MomentTensor)
-    return found.expected, found.variance
+    computed = case.run(*(random(m, v, **setting) for m, v in zip(means, variances, strict=True)))
+    assert isinstance(computed, MomentTensor)
+    return computed.expected, computed.variance
 
 
 def of_one(name: str, run: Callable[[Tensor], Tensor], *shape: int, **promise: Any) -> Case:
@@ -61,7 +67,7 @@ def of_one(name: str, run: Callable[[Tensor], Tensor], *shape: int, **promise: A
 
 
 def norm(make: Callable[[], nn.Module]) -> Callable[[Tensor], Tensor]:
-    """A norm with plain parameters."""
+    """Return a norm with plain parameters."""
     module = make().double().eval()
     generator = torch.Generator().manual_seed(3)
     for tensor in [*module.parameters(), *module.buffers()]:
@@ -283,7 +289,7 @@ ATTENTION = [
 ]
 
 MULTILINEAR = [*ARITHMETIC, *PRODUCTS, *REDUCTIONS, *SHAPES, *NORMS]
-"""Linear in each input: dense algebra gives their moments to the last digits."""
+"""Operations that are linear in each input: dense algebra gives their moments to the last digits."""
 
 FIRST_ORDER = [*APPROXIMATE, *ATTENTION]
 ALL = [*ACTIVATIONS, *MULTILINEAR, *FIRST_ORDER, *MAXIMA]

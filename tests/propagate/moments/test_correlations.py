@@ -13,7 +13,7 @@ from tests.propagate.moments.cases import ALL, propagate, random
 
 
 def layer(x: Tensor, w: Tensor, b: Tensor, **setting) -> MomentTensor:
-    """A convolution of kernel 1 with plain input: Var of the mean over positions is known in closed form."""
+    """Return a 1x1 convolution of a plain input: the variance of its mean over positions has a closed form."""
     return F.conv1d(x, random(w, torch.full_like(w, 0.04), **setting), random(b, torch.full_like(b, 0.01), **setting))
 
 
@@ -49,10 +49,10 @@ AT_ONCE = ("mean", "mean, axis from the end", "sum", "after permuting", "after f
 
 @pytest.mark.parametrize("name", AVERAGES)
 def test_the_variance_of_an_average_over_positions_is_right(parts, name):
-    """Exact for the mean over all positions at once; in parts, or by a product, within 12 % of the deviation."""
+    """It is exact for the mean over all positions at once; in parts, or by a product, it is within 12 %."""
     y = layer(*parts)
-    found = AVERAGES[name](y).variance.reshape(3, 5)
-    torch.testing.assert_close(found.sqrt(), truth(parts[0]).sqrt(), rtol=1e-9 if name in AT_ONCE else 0.12, atol=0)
+    computed = AVERAGES[name](y).variance.reshape(3, 5)
+    torch.testing.assert_close(computed.sqrt(), truth(parts[0]).sqrt(), rtol=1e-9 if name in AT_ONCE else 0.12, atol=0)
 
 
 def test_independent_positions_average_out_and_fully_shared_ones_do_not(parts):
@@ -105,7 +105,7 @@ def test_a_bias_is_shared_in_full():
 
 
 def test_two_layers_against_draws():
-    """conv, relu, conv, global average: by 4,000 draws of the filters, within 12 %; the other two ways are worse."""
+    """Convolution, relu, convolution, average: "split" is within 12 % of 4,000 draws, and the other two are worse."""
     x = torch.randn(2, 3, 12, dtype=torch.float64)
     shapes = [(6, 3, 3), (6,), (4, 6, 3), (4,)]
     means = [torch.randn(s, dtype=torch.float64) * 0.4 for s in shapes]
@@ -117,8 +117,8 @@ def test_two_layers_against_draws():
     draws = torch.stack([net(*(m + scale * torch.randn_like(m) for m in means)) for _ in range(4_000)]).std(0)
     error = {}
     for positions in ("split", "shared", "independent"):
-        found = net(*(random(m, torch.full_like(m, scale**2), positions=positions) for m in means))
-        error[positions] = ((found.variance.sqrt() - draws) / draws).abs().mean().item()
+        computed = net(*(random(m, torch.full_like(m, scale**2), positions=positions) for m in means))
+        error[positions] = ((computed.variance.sqrt() - draws) / draws).abs().mean().item()
     assert error["split"] < 0.12, error
     assert error["split"] < min(error["shared"], error["independent"]), error
 
@@ -134,7 +134,7 @@ def chain(x: Tensor, layers, rank: int, between=lambda y: y, apply=F.linear) -> 
 
 
 def exact_covariance(x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Of a chain of linear layers, with all covariances: C' = W C Wᵀ + diag(Σ σ_w² E x²)."""
+    """Return the covariance after a chain of linear layers: C' = W C Wᵀ + diag(Σ σ_w² E x²)."""
     covariance = torch.zeros(len(x), x.shape[1], x.shape[1], dtype=x.dtype)
     for mean, variance in layers:
         fresh = F.linear(x.square() + covariance.diagonal(dim1=1, dim2=2), variance)
@@ -154,7 +154,7 @@ def test_with_a_factor_for_each_unit_a_chain_of_linear_layers_is_exact():
     assert error[0] > 2 * error[1] > 4 * error[2]
 
 
-def test_of_one_layer_whose_input_is_sure_nothing_is_tied():
+def test_units_of_one_layer_with_a_plain_input_are_independent():
     y = F.linear(torch.randn(3, 4).double(), random(*weights((5, 4))[0], rank=8))
     assert y.correlations == Correlations()
 
@@ -163,10 +163,12 @@ def test_a_filter_of_one_pixel_over_equal_pixels_is_a_linear_layer():
     x, layers = torch.randn(3, 4).double(), weights(*LAYERS)
     image = x[..., None, None].expand(-1, -1, 3, 5)
     filters = [(m[..., None, None], v[..., None, None]) for m, v in layers]
-    found = chain(image, filters, 16, apply=F.conv2d)
+    computed = chain(image, filters, 16, apply=F.conv2d)
     truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
-    torch.testing.assert_close(found.variance, truth[..., None, None].expand_as(found.variance), rtol=1e-3, atol=0)
-    torch.testing.assert_close(found.mean((2, 3)).variance, truth, rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        computed.variance, truth[..., None, None].expand_as(computed.variance), rtol=1e-3, atol=0
+    )
+    torch.testing.assert_close(computed.mean((2, 3)).variance, truth, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("padding", [0, 1])
@@ -176,9 +178,9 @@ def test_a_filter_over_one_pixel_counts_only_what_falls_on_it(padding):
     filters = [tuple(torch.randn(*m.shape, size, size).double().square() for m in layer) for layer in layers]
     for (w, v), (m, s) in zip(filters, layers, strict=True):
         w[..., padding, padding], v[..., padding, padding] = m, s
-    found = chain(x[..., None, None], filters, 16, apply=lambda z, w: F.conv2d(z, w, padding=padding))
+    computed = chain(x[..., None, None], filters, 16, apply=lambda z, w: F.conv2d(z, w, padding=padding))
     truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
-    torch.testing.assert_close(found.variance.flatten(1), truth, rtol=1e-3, atol=0)
+    torch.testing.assert_close(computed.variance.flatten(1), truth, rtol=1e-3, atol=0)
 
 
 NOTHING = {
@@ -201,7 +203,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_what_changes_nothing_changes_no_tie(name):
+def test_an_operation_that_changes_nothing_changes_no_correlation(name):
     x, layers = torch.randn(3, 4).double(), weights((8, 4), (8, 8), (6, 8), (6, 6))
     plain, other = chain(x, layers, 8), chain(x, layers, 8, NOTHING[name])
     assert not torch.allclose(plain.variance, chain(x, layers, 0).variance, rtol=0.05)
@@ -222,12 +224,12 @@ def test_the_average_of_one_pixel_is_that_pixel(name):
     x, layers = torch.randn(3, 4).double(), weights(*LAYERS)
     filters = [(m[..., None, None], v[..., None, None]) for m, v in layers[:3]]
     hidden = chain(x[..., None, None], filters, 16, apply=F.conv2d)
-    found = F.linear(ONE_PIXEL[name](hidden), random(*layers[3], rank=16))
+    computed = F.linear(ONE_PIXEL[name](hidden), random(*layers[3], rank=16))
     truth = exact_covariance(x, layers).diagonal(dim1=1, dim2=2)
-    torch.testing.assert_close(found.variance, truth, rtol=1e-3, atol=0)
+    torch.testing.assert_close(computed.variance, truth, rtol=1e-3, atol=0)
 
 
-def test_tokens_are_tied_as_pixels_are():
+def test_tokens_are_correlated_as_pixels_are():
     x, layers = torch.randn(2, 7, 4).double(), weights(*LAYERS)
     tokens = chain(x, layers, 8)
     pixels = chain(x.mT, [(m[..., None], v[..., None]) for m, v in layers], 8, apply=F.conv1d)
@@ -239,7 +241,7 @@ def test_tokens_are_tied_as_pixels_are():
 
 
 def test_a_norm_takes_what_all_units_have_in_common():
-    """z = x + a·ε with one ε for all units: layer norm leaves nothing of it."""
+    """All units of z = x + ε share one ε, and layer norm leaves nothing of it."""
     noise = random(torch.zeros(2, 1).double(), torch.ones(2, 1).double(), rank=8)
     hidden = F.linear(noise, torch.ones(6, 1).double()) + torch.randn(2, 6).double()
     torch.testing.assert_close(hidden.variance, torch.ones(2, 6).double())
@@ -249,17 +251,17 @@ def test_a_norm_takes_what_all_units_have_in_common():
 @pytest.mark.parametrize("norm", [lambda x: F.layer_norm(x, (64,)), lambda x: F.rms_norm(x, (64,)),
     lambda x: F.group_norm(x, 2), lambda x: F.instance_norm(x.unflatten(1, (2, 32))).flatten(1)])  # fmt: skip
 def test_the_statistics_of_a_norm_are_the_expected_ones(norm):
-    """With noise as large as the numbers themselves, within 10 % of a long Monte Carlo."""
+    """The noise is as large as the numbers themselves; the result is within 10 % of a long Monte Carlo."""
     mean, scale = torch.randn(2, 64).double(), 0.5 + torch.rand(2, 64).double()
-    found = norm(random(mean, scale.square()))
+    computed = norm(random(mean, scale.square()))
     draws = norm((mean + scale * torch.randn(20_000, 2, 64).double()).flatten(0, 1)).view(-1, 2, 64)
     deviation = draws.std(0)
-    assert ((found.variance.sqrt() - deviation).abs() / deviation).mean() < 0.1
-    assert ((found.expected - draws.mean(0)).abs() / deviation).mean() < 0.1
+    assert ((computed.variance.sqrt() - deviation).abs() / deviation).mean() < 0.1
+    assert ((computed.expected - draws.mean(0)).abs() / deviation).mean() < 0.1
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_zero_variance_gives_back_the_plain_operation_with_ties_too(case):
+def test_zero_variance_gives_back_the_plain_operation_with_factors_too(case):
     means, _ = case.inputs()
     mean, variance = propagate(case, means, [torch.zeros_like(m) for m in means], rank=8)
     assert torch.equal(mean, case.run(*means))
@@ -275,14 +277,14 @@ def net(x: Tensor, *t: Tensor) -> tuple[Tensor, Tensor]:
     return y.expected, y.variance
 
 
-def test_gradients_with_ties():
+def test_gradients_with_factors():
     tensors = [part for layer in weights((6, 2, 3, 3), (6, 6, 3, 3), (7, 6), (3, 7)) for part in layer]
     x = torch.randn(2, 2, 5, 4).double()
     assert torch.autograd.gradcheck(net, [t.requires_grad_() for t in (x, *tensors)], fast_mode=True, atol=1e-5)
 
 
 def test_nothing_is_divided_by_nothing():
-    """Weights of which nearly none is random, or none at all."""
+    """Nearly no weight is random, or none at all."""
     tensors = [part for layer in weights((6, 2, 3, 3), (6, 6, 3, 3), (7, 6), (3, 7)) for part in layer]
     for few in (0, 1, 5):
         sparse = [t if i % 2 == 0 else t * (torch.arange(t.numel()).view(t.shape) < few) for i, t in enumerate(tensors)]
@@ -297,13 +299,13 @@ def test_nothing_is_divided_by_nothing():
 def test_other_types(dtype):
     tensors = [part.to(dtype) for layer in weights((6, 2, 3, 3), (6, 6, 3, 3), (7, 6), (3, 7)) for part in layer]
     x = torch.randn(2, 2, 5, 4)
-    found, exact = net(x.to(dtype), *tensors), net(x.double(), *(t.double() for t in tensors))
-    assert found[1].dtype == dtype
-    torch.testing.assert_close(found[1].double(), exact[1], rtol=1e-3 if dtype == torch.float32 else 0.2, atol=1e-3)
+    computed, exact = net(x.to(dtype), *tensors), net(x.double(), *(t.double() for t in tensors))
+    assert computed[1].dtype == dtype
+    torch.testing.assert_close(computed[1].double(), exact[1], rtol=1e-3 if dtype == torch.float32 else 0.2, atol=1e-3)
 
 
 def test_a_perceptron_whose_layers_are_aligned_against_samples():
-    """Each layer reads what the one before writes, as after training: 0.6 of the deviation without ties."""
+    """Each layer reads what the layer before writes, as after training: without factors, 0.6 of the deviation."""
     model = mlp(8, 4, width=(64, 48, 48)).double()
     pattern = torch.randn(4).double()
     with torch.no_grad():

@@ -6,7 +6,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "moments.md"
 
 
 def test_the_table_of_the_docs_is_that_of_the_rules() -> None:
-    """To write it anew: python -m tests.propagate.moments.test_docs."""
+    """If it fails, write the table anew with ``python -m tests.propagate.moments.test_docs``."""
     assert PAGE.read_text() == with_table(PAGE.read_text())
 
 

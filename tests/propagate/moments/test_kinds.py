@@ -50,11 +50,11 @@ def hidden_layer(rank: int = 8) -> MomentTensor:
     return y
 
 
-def same(found: MomentTensor, expected: MomentTensor) -> None:
-    torch.testing.assert_close(found.expected, expected.expected)
-    torch.testing.assert_close(found.variance, expected.variance)
+def same(computed: MomentTensor, expected: MomentTensor) -> None:
+    torch.testing.assert_close(computed.expected, expected.expected)
+    torch.testing.assert_close(computed.variance, expected.variance)
     for name in ("positions", "neighbours", "units"):
-        one, other = (getattr(value.correlations, name) for value in (found, expected))
+        one, other = (getattr(value.correlations, name) for value in (computed, expected))
         assert (one is None) == (other is None), name
         if other is not None:
             torch.testing.assert_close(one, other)
@@ -70,11 +70,11 @@ class TestElementwise:
             return function(mean), torch.sigmoid(scale * mean).square() * variance
 
         y = hidden_layer()
-        found = bend(y, scale=2.0)
-        torch.testing.assert_close(found.expected, F.softplus(2 * y.expected) / 2)
-        torch.testing.assert_close(found.variance, torch.sigmoid(2 * y.expected).square() * y.variance)
-        assert found.correlations.units.shape == y.correlations.units.shape
-        assert (found.correlations.positions <= y.correlations.positions + 1e-12).all()
+        computed = bend(y, scale=2.0)
+        torch.testing.assert_close(computed.expected, F.softplus(2 * y.expected) / 2)
+        torch.testing.assert_close(computed.variance, torch.sigmoid(2 * y.expected).square() * y.variance)
+        assert computed.correlations.units.shape == y.correlations.units.shape
+        assert (computed.correlations.positions <= y.correlations.positions + 1e-12).all()
 
     def test_correlations_pass_by_the_slope(self) -> None:
         thrice = made_up(lambda x: -3 * x)
@@ -97,9 +97,9 @@ class TestElementwise:
             return function(mean) + 3 * mean * variance, spread
 
         mean, variance = torch.tensor([0.3, -1.0, 2.0]).double(), torch.tensor([0.2, 0.1, 0.3]).double()
-        found = cube(random(mean, variance))
+        computed = cube(random(mean, variance))
         draws = (mean + variance.sqrt() * torch.randn(1_000_000, 3).double()) ** 3
-        moments_within_standard_errors(draws, found.expected, found.variance)
+        moments_within_standard_errors(draws, computed.expected, computed.variance)
 
     def test_first_order_asks_the_author_for_nothing(self) -> None:
         bend = made_up(torch.tanh)
@@ -110,8 +110,8 @@ class TestElementwise:
             raise AssertionError
 
         mean, variance = torch.randn(5).double(), torch.rand(5).double()
-        found = bend(random(mean, variance, order="taylor"))
-        torch.testing.assert_close(found.variance, (1 - torch.tanh(mean).square()).square() * variance)
+        computed = bend(random(mean, variance, order="taylor"))
+        torch.testing.assert_close(computed.variance, (1 - torch.tanh(mean).square()).square() * variance)
 
     def test_without_a_slope_positions_alone_are_followed(self) -> None:
         bend = made_up(torch.square)
@@ -158,9 +158,9 @@ def test_linear_operations_need_only_mean_and_variance() -> None:
         return operation(x, w.expected), operation(x.square(), w.variance)
 
     x, w, v = torch.randn(3, 4), torch.randn(5, 4), torch.rand(5, 4)
-    found = mix(x, random(w, v))
-    torch.testing.assert_close(found.variance, x.square() @ v.T)
-    assert found.correlations == Correlations()
+    computed = mix(x, random(w, v))
+    torch.testing.assert_close(computed.variance, x.square() @ v.T)
+    assert computed.correlations == Correlations()
 
 
 def test_rearranging_operations_need_no_body() -> None:
@@ -204,10 +204,10 @@ def test_norms_need_the_normed_means_and_the_statistics() -> None:
         return Norm(operation(input.expected), mean, torch.ones_like(mean))
 
     y = hidden_layer()
-    found = centre(y)
-    torch.testing.assert_close(found.variance, y.variance)
-    torch.testing.assert_close(found.expected.mean((2, 3)), torch.zeros(2, 4).double())
-    torch.testing.assert_close(found.correlations.units, y.correlations.units)
+    computed = centre(y)
+    torch.testing.assert_close(computed.variance, y.variance)
+    torch.testing.assert_close(computed.expected.mean((2, 3)), torch.zeros(2, 4).double())
+    torch.testing.assert_close(computed.correlations.units, y.correlations.units)
 
 
 def test_without_a_rule_the_error_names_the_operation_the_module_and_what_to_do() -> None:

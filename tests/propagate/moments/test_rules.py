@@ -104,9 +104,9 @@ def test_gradients(case: Case) -> None:
 @settings(max_examples=60, deadline=None)
 def test_permuting_the_batch_permutes_the_moments(order: list[int], case: Case) -> None:
     means, variances = case.inputs()
-    found = propagate(case, means, variances)
+    computed = propagate(case, means, variances)
     moved = propagate(case, [m[order] for m in means], [v[order] for v in variances])
-    for one, other in zip(found, moved, strict=True):
+    for one, other in zip(computed, moved, strict=True):
         torch.testing.assert_close(one[order], other, rtol=1e-12, atol=1e-13)
 
 
@@ -141,9 +141,9 @@ def test_closed_forms_agree_with_a_fine_integral(case: Case) -> None:
         value = case.run(points)
         first[row] = (weight[:, None] * value).sum(0)
         second[row] = (weight[:, None] * (value - first[row]).square()).sum(0)
-    found_mean, found_variance = propagate(case, [mean], [scale.square()])
-    torch.testing.assert_close(found_mean, first, rtol=1e-6, atol=1e-8)
-    torch.testing.assert_close(found_variance.sqrt(), second.sqrt(), rtol=1e-4, atol=1e-6)
+    computed_mean, computed_variance = propagate(case, [mean], [scale.square()])
+    torch.testing.assert_close(computed_mean, first, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(computed_variance.sqrt(), second.sqrt(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("function", [F.relu, F.leaky_relu, F.relu6, F.elu, F.gelu, torch.tanh, F.hardtanh])
@@ -152,10 +152,10 @@ def test_in_float32_small_deviations_keep_their_digits(function) -> None:
     case = of_one("", function, 41)
     for sigma in (1e-3, 1e-2, 1.0):
         wide = propagate(case, [mean.double()], [torch.full((41,), sigma**2, dtype=torch.float64)])
-        found_mean, found = propagate(case, [mean], [torch.full((41,), sigma**2)])
-        assert found_mean.dtype == found.dtype == torch.float32
-        torch.testing.assert_close(found_mean.double(), wide[0], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(found.sqrt().double(), wide[1].sqrt(), rtol=1e-2, atol=1e-3 * sigma)
+        computed_mean, computed = propagate(case, [mean], [torch.full((41,), sigma**2)])
+        assert computed_mean.dtype == computed.dtype == torch.float32
+        torch.testing.assert_close(computed_mean.double(), wide[0], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(computed.sqrt().double(), wide[1].sqrt(), rtol=1e-2, atol=1e-3 * sigma)
 
 
 def test_extremes_are_finite() -> None:
@@ -164,8 +164,8 @@ def test_extremes_are_finite() -> None:
         if len(case.shapes) > 1 or case.name in ("exp", "square", "x ** 2", "x * x", "x ** 3", "prelu"):
             continue
         for v in (0.0, 1e-38, 1e-12, 1.0, 1e6):
-            found, variance = propagate(case, [mean], [torch.full((5,), v)])
-            assert torch.isfinite(found).all(), (case.name, v)
+            computed, variance = propagate(case, [mean], [torch.full((5,), v)])
+            assert torch.isfinite(computed).all(), (case.name, v)
             assert torch.isfinite(variance).all(), (case.name, v)
             assert (variance >= 0).all(), (case.name, v)
 
@@ -173,9 +173,9 @@ def test_extremes_are_finite() -> None:
 @pytest.mark.parametrize("function", [F.relu, F.gelu, torch.tanh, F.softplus, F.elu, torch.sigmoid, F.hardtanh])
 def test_taylor_is_the_first_order(function) -> None:
     mean = torch.tensor([-1.5, -0.2, 0.4, 2.0], dtype=torch.float64)
-    found, variance = propagate(of_one("", function, 4), [mean], [torch.full((4,), 0.3).double()], order="taylor")
+    computed, variance = propagate(of_one("", function, 4), [mean], [torch.full((4,), 0.3).double()], order="taylor")
     slope = torch.stack([jacrev(function)(m) for m in mean])
-    assert torch.equal(found, function(mean))
+    assert torch.equal(computed, function(mean))
     torch.testing.assert_close(variance, slope.square() * torch.full((4,), 0.3).double())
 
 
@@ -191,8 +191,8 @@ def test_softmax_has_the_full_jacobian() -> None:
     variance = torch.rand(5, dtype=torch.float64)
     for function in (F.softmax, F.log_softmax):
         jacobian = jacrev(lambda z, f=function: f(z, 0))(mean)
-        _, found = propagate(of_one("", lambda z, f=function: f(z, 0), 5), [mean], [variance])
-        torch.testing.assert_close(found, jacobian.square() @ variance)
+        _, computed = propagate(of_one("", lambda z, f=function: f(z, 0), 5), [mean], [variance])
+        torch.testing.assert_close(computed, jacobian.square() @ variance)
 
 
 WHICH = [(True, True, True), (True, True, False), (True, False, True), (False, True, False), (False, False, True)]
@@ -206,12 +206,12 @@ def test_a_linear_layer_by_dense_algebra(case: linear_cases.Case, which: tuple[b
     """y is bilinear: Var y = Σ (∂y/∂x)² σ_x² + Σ (∂y/∂w)² σ_w² + Σ (∂²y/∂x∂w)² σ_x² σ_w² + Σ (∂y/∂b)² σ_b²."""
     means = [case.x(), torch.randn(case.weight, dtype=torch.float64), torch.randn(case.bias, dtype=torch.float64)]
     variances = [torch.rand_like(m) if r else torch.zeros_like(m) for m, r in zip(means, which, strict=True)]
-    given_ = [random(m, v) if r else m for m, v, r in zip(means, variances, which, strict=True)]
-    found = case.run(*given_)
-    assert isinstance(found, MomentTensor)
+    operands = [random(m, v) if r else m for m, v, r in zip(means, variances, which, strict=True)]
+    computed = case.run(*operands)
+    assert isinstance(computed, MomentTensor)
     out = case.run(*means)
-    assert torch.equal(found.expected, out)
-    torch.testing.assert_close(found.variance, algebra(case.run, means, variances), rtol=1e-10, atol=1e-12)
+    assert torch.equal(computed.expected, out)
+    torch.testing.assert_close(computed.variance, algebra(case.run, means, variances), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", [c for c in linear_cases.CASES if c.operation in (F.bilinear, F.embedding)], ids=str)
@@ -221,9 +221,9 @@ def test_bilinear_and_embedding(case: linear_cases.Case, part: str) -> None:
         part = "weight"
     s = linear_cases.setting(case, part)
     weight, bias = (random(w.mean, w.variance()) if isinstance(w, RandomWeight) else w for w in (s.weight, s.bias))
-    found = case.run(s.x, weight, bias)
-    assert torch.equal(found.expected, s.mean())
-    torch.testing.assert_close(found.variance, s.variance())
+    computed = case.run(s.x, weight, bias)
+    assert torch.equal(computed.expected, s.mean())
+    torch.testing.assert_close(computed.variance, s.variance())
 
 
 def test_gradients_of_a_convolution_with_everything_random() -> None:
@@ -231,8 +231,8 @@ def test_gradients_of_a_convolution_with_everything_random() -> None:
     tensors = [torch.randn(s, dtype=torch.float64) for s in shapes] + [torch.rand(s).double() + 0.1 for s in shapes]
 
     def run(*t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found = F.conv1d(*(random(m, v) for m, v in zip(t[:3], t[3:], strict=True)), padding=1, groups=2)
-        return found.expected, found.variance, found.correlations.positions
+        computed = F.conv1d(*(random(m, v) for m, v in zip(t[:3], t[3:], strict=True)), padding=1, groups=2)
+        return computed.expected, computed.variance, computed.correlations.positions
 
     assert torch.autograd.gradcheck(run, [t.requires_grad_() for t in tensors], fast_mode=True)
 
@@ -250,12 +250,12 @@ def test_batch_norm_in_training_uses_and_updates_the_statistics_of_the_means() -
     running = [torch.zeros(3).double(), torch.ones(3).double()]
     expected = [r.clone() for r in running]
     gain = torch.tensor([0.5, 2.0, -1.0], dtype=torch.float64)
-    found = F.batch_norm(random(x, v), *running, gain, None, True)
-    assert torch.equal(found.expected, F.batch_norm(x, *expected, gain, None, True))
+    computed = F.batch_norm(random(x, v), *running, gain, None, True)
+    assert torch.equal(computed.expected, F.batch_norm(x, *expected, gain, None, True))
     assert torch.equal(running[0], expected[0])
     assert torch.equal(running[1], expected[1])
     scale = (gain / (x.var((0, 2), correction=0) + 1e-5).sqrt())[:, None]
-    torch.testing.assert_close(found.variance, scale.square() * v)
+    torch.testing.assert_close(computed.variance, scale.square() * v)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -280,6 +280,6 @@ def test_dropout_in_training_has_one_mask_for_both(drop) -> None:
     torch.manual_seed(3)
     plain = drop(x, 0.4, training=True)
     torch.manual_seed(3)
-    found = drop(random(x, v), 0.4, training=True)
-    torch.testing.assert_close(found.expected, plain)
-    torch.testing.assert_close(found.variance, torch.where(plain == 0, 0, v / 0.6**2))
+    computed = drop(random(x, v), 0.4, training=True)
+    torch.testing.assert_close(computed.expected, plain)
+    torch.testing.assert_close(computed.variance, torch.where(plain == 0, 0, v / 0.6**2))

@@ -112,8 +112,8 @@ class TestInPlace:
     )
     def test_the_tensor_itself_takes_the_result(self, x, in_place, plain):
         expected = plain(x)
-        found = in_place(x)
-        assert found is x
+        computed = in_place(x)
+        assert computed is x
         assert torch.equal(x.expected, expected.expected)
         assert torch.equal(x.variance, expected.variance)
 

@@ -28,6 +28,7 @@ For example, from outside of this package:
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -191,10 +192,8 @@ class MomentRules(Registry):
             axes = tuple(sorted(a % input.dim() for a in named))
             if not axes:
                 return input.like(mean, input.variance)
-            count = 1
-            for a in axes:
-                count *= input.shape[a]
-            variance, correlations = input.correlations.reduced(input.noise, axes, count if operation in means else 1)
+            divisor = math.prod(input.shape[a] for a in axes) if operation in means else 1
+            variance, correlations = input.correlations.reduced(input.noise, axes, divisor)
             if not keepdim:
                 correlations = correlations.squeezed(axes)
             return input.like(mean, variance.reshape(mean.shape).to(mean.dtype), correlations)

@@ -93,10 +93,10 @@ def test_sweeps_and_sparse_products_give_what_the_formulas_give(name, subspace, 
     bnn = lb.Bayesian(model, subspace=SUBSPACES[subspace], posterior=lb.posteriors.Normal(0.1))
     x = torch.randn(shape, requires_grad=True)
     exact, x_exact = copy.deepcopy(bnn).double(), x.detach().double().requires_grad_()
-    found, truth = (moments_and_gradients(b, v, positions=positions) for b, v in ((bnn, x), (exact, x_exact)))
-    for one, other in zip(found[:3], truth[:3], strict=True):
+    computed, truth = (moments_and_gradients(b, v, positions=positions) for b, v in ((bnn, x), (exact, x_exact)))
+    for one, other in zip(computed[:3], truth[:3], strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
-    for one, other in zip(found[3], truth[3], strict=True):
+    for one, other in zip(computed[3], truth[3], strict=True):
         assert (one is None) == (other is None)
         if other is not None:
             assert (one - other).norm() <= 1e-4 * other.norm() + 1e-6
@@ -109,19 +109,19 @@ def test_batch_norm_of_sequences_has_its_channels_second(length, monkeypatch):
     model[1].running_var.uniform_(0.1, 5)
     bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.1)), torch.randn(4, 3, length)
     with torch.no_grad():
-        found, truth = lb.moments(bnn, x), lb.moments(copy.deepcopy(bnn).double(), x.double())
-    for one, other in zip(found, truth, strict=True):
+        computed, truth = lb.moments(bnn, x), lb.moments(copy.deepcopy(bnn).double(), x.double())
+    for one, other in zip(computed, truth, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 
 def test_the_backward_pass_of_a_residual_net_keeps_little(monkeypatch):
-    """Per layer: its input's mean and variance, and the norm's; what a relu needs is made again."""
+    """It keeps mean and variance of the input of each layer and norm; what a relu needs is computed again."""
     monkeypatch.setattr(ops, "_LEAST", 1)
     x = torch.randn(8, 3, 32, 32)
     plain = resnet18(10, 3)
     bnn = lb.fix_statistics(lb.Bayesian(copy.deepcopy(plain), posterior=lb.posteriors.Normal(0.01)).train())
 
-    def kept(run, model) -> int:
+    def bytes_kept(run, model) -> int:
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}
         sizes: dict[int, int] = {}
 
@@ -138,8 +138,8 @@ def test_the_backward_pass_of_a_residual_net_keeps_little(monkeypatch):
         del out
         return sum(sizes.values())
 
-    carried = kept(lambda: lb.moments(bnn, x, by=lb.propagate.Moments(rank=0, kernels="exact")), bnn)
-    assert carried < 2.05 * kept(lambda: plain(x), plain)
+    carried = bytes_kept(lambda: lb.moments(bnn, x, by=lb.propagate.Moments(rank=0, kernels="exact")), bnn)
+    assert carried < 2.05 * bytes_kept(lambda: plain(x), plain)
 
 
 CONVOLUTIONS = {
@@ -170,7 +170,7 @@ def averaged(w: Tensor) -> Tensor:
 
 
 def shares(operation, x: Tensor, window: torch.Size, **options) -> Tensor:
-    """How often an offset falls on the image, by a convolution of ones with each offset alone."""
+    """Return how often each offset falls on the image, by a convolution of ones with that offset alone."""
     each = torch.eye(window.numel(), dtype=x.dtype).view(-1, 1, *window)
     hits = operation(torch.ones_like(x[:1, :1]), each, **options).flatten(2).mean(2)
     return hits.view(window)
@@ -200,39 +200,41 @@ def test_it_is_exact_if_no_square_depends_on_the_offset(name):
     operation, _, _, options = CONVOLUTIONS[name]
     x, v, w, s, _ = operands(name)
     w, s = w.sign() * averaged(w.abs()), averaged(s)
-    found, truth = (
+    computed, truth = (
         operation(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k), **options) for k in ("box", "exact")
     )
-    torch.testing.assert_close(found.variance, truth.variance, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(computed.variance, truth.variance, rtol=1e-12, atol=1e-12)
 
 
 def test_it_is_exact_for_inputs_that_are_constant_within_a_window():
     _, _, w, s, _ = operands("2d")
     x, v = torch.full((2, 4, 6, 6), 0.7, dtype=torch.float64), torch.full((2, 4, 6, 6), 0.3, dtype=torch.float64)
-    found, truth = (F.conv2d(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k)) for k in ("box", "exact"))
-    torch.testing.assert_close(found.variance, truth.variance, rtol=1e-12, atol=1e-12)
+    computed, truth = (
+        F.conv2d(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k)) for k in ("box", "exact")
+    )
+    torch.testing.assert_close(computed.variance, truth.variance, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_where_most_of_a_filter_is_on_the_padding_the_mean_over_positions_stays(size):
     _, _, w, s, _ = operands("2d with a stride")
     x, v = (torch.full((2, 4, size, size), c, dtype=torch.float64) for c in (0.7, 0.3))
-    found, truth = (
+    computed, truth = (
         F.conv2d(random_tensor(x, v, kernels=k), random_tensor(w, s, kernels=k), padding=1).variance
         for k in ("box", "exact")
     )
-    torch.testing.assert_close(found.mean((2, 3)), truth.mean((2, 3)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(computed.mean((2, 3)), truth.mean((2, 3)), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("operation", [F.conv2d, F.conv_transpose2d])
 def test_grouped_and_transposed_ones_stay_exact(operation):
     draw = torch.Generator().manual_seed(0)
     x, w = torch.randn(2, 4, 6, 6, generator=draw), torch.randn(4, 2, 3, 3, generator=draw)
-    found, truth = (
+    computed, truth = (
         operation(random_tensor(x, x.square(), kernels=k), random_tensor(w, w.square(), kernels=k), groups=2)
         for k in ("box", "exact")
     )
-    assert torch.equal(found.variance, truth.variance)
+    assert torch.equal(computed.variance, truth.variance)
 
 
 def test_gradients():
@@ -257,8 +259,8 @@ def test_sweeps_and_averages_that_are_carried_on_change_nothing(name, subspace, 
     exact = copy.deepcopy(bnn).double()
     truth = lb.moments(exact, x.double(), by=Moments(rank=rank))  # with gradients: no sweep keeps averages
     with torch.no_grad():
-        found = lb.moments(bnn, x, by=Moments(rank=rank))
-    for one, other in zip(found, truth, strict=True):
+        computed = lb.moments(bnn, x, by=Moments(rank=rank))
+    for one, other in zip(computed, truth, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-5)
 
 

@@ -45,7 +45,9 @@ Means = tuple[Tensor, Tensor, Tensor]
 
 
 @RULES.linear(
-    *LINEAR_OPS, exact=True, assumes='independent inputs, weights and bias; with `kernels="box"` also even filters'
+    *LINEAR_OPS,
+    exact=True,
+    assumes='independent inputs, weights and bias; with `kernels="box"` also filters that are even over their window',
 )
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Layer:
     """Var y = op(x² + σ_x², σ_w²) + op(σ_x², w²) + σ_b²."""

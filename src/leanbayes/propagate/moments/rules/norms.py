@@ -18,8 +18,8 @@ from leanbayes.propagate.moments.tensor import MomentTensor, expected_of
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
-ASSUMES = "statistics do not move: those of the means"
-EXPECTED = "statistics do not move: the expected ones"
+ASSUMES = "the statistics are plain numbers, those of the means"
+EXPECTED = "the statistics are plain numbers, the expected ones"
 
 
 @RULES.norm(F.batch_norm, exact=False, assumes=ASSUMES + "; exact in eval mode for independent inputs")

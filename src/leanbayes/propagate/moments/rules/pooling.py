@@ -51,7 +51,7 @@ def max_along(operation: Operation, input: Any, dim: Any, keepdim: bool = False)
     return pooled if operation in (torch.amax, Tensor.amax) else torch.return_types.max((pooled, indices))
 
 
-@RULES.resampling(*_AVERAGE, exact=True, assumes="independent entries, or positions with a shared part")
+@RULES.resampling(*_AVERAGE, exact=True, assumes="independent entries, except for what positions share")
 def average_pool(
     operation: Operation,
     mean: Tensor,  # noqa: ARG001

@@ -16,7 +16,7 @@ from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, first_
 
 __all__ = ["add_product", "bilinear", "einsum", "matmul"]
 
-ASSUMES = "independent entries of both operands, or positions with a shared part"
+ASSUMES = "independent entries of both operands, except for what positions share"
 Axes = tuple[int, ...]
 
 
@@ -67,7 +67,7 @@ def add_product(operation: Operation, input: Any, a: Any, b: Any, *, beta: float
     return total.like(mean, total.variance, total.correlations.positions_alone())
 
 
-@RULES.rule(torch.einsum, exact=True, assumes=ASSUMES + "; two operands, none repeating a letter")
+@RULES.rule(torch.einsum, exact=True, assumes=ASSUMES + "; two operands, neither of which repeats a letter")
 def einsum(operation: Operation, equation: Any, *operands: Any) -> MomentTensor:
     """As for matmul, with the axes that the letters name."""
     values = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands

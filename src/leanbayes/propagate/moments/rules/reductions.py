@@ -10,5 +10,5 @@ __all__: list[str] = []
 RULES.reducing(
     *(torch.sum, Tensor.sum),
     means=(torch.mean, Tensor.mean),
-    assumes="independent entries, or positions with a shared part",
+    assumes="independent entries, except for what positions share",
 )

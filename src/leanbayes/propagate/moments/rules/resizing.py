@@ -12,7 +12,7 @@ __all__ = ["interpolate"]
 
 
 @RULES.resampling(
-    *(F.interpolate, F.upsample), exact=True, assumes="independent entries, or positions with a shared part"
+    *(F.interpolate, F.upsample), exact=True, assumes="independent entries, except for what positions share"
 )
 def interpolate(
     operation: Operation,

@@ -120,7 +120,7 @@ def set_item(operation: Operation, input: Any, index: Any, value: Any) -> Tensor
     return random.like(mean, variance)
 
 
-@RULES.rule(F.embedding, exact=True, assumes="independent rows: a token that stands twice is not told apart")
+@RULES.rule(F.embedding, exact=True, assumes="independent rows; two places with the same token count as independent")
 def embedding(
     operation: Operation,
     input: Any,

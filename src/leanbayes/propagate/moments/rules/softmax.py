@@ -13,7 +13,7 @@ from leanbayes.propagate.moments.tensor import MomentTensor
 
 __all__ = ["log_softmax", "softmax"]
 
-ASSUMES = "independent inputs; first order, so small variances"
+ASSUMES = "independent inputs with small variances (first order)"
 
 
 @RULES.rule(F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax, exact=False, assumes=ASSUMES)
