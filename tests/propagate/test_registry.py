@@ -26,7 +26,7 @@ def test_a_second_rule_raises_and_the_first_stays():
     def first(operation):
         return 1
 
-    with pytest.raises(ValueError, match=r"example has a rule for add already \(first\); change that one"):
+    with pytest.raises(ValueError, match=r"example already has a rule for add \(first\); change that one"):
 
         @rules.rule(torch.mul, torch.add, exact=True)
         def second(operation):
@@ -48,7 +48,7 @@ def test_registries_do_not_share():
 
 @pytest.mark.parametrize("rules", [LOCAL, FLIPOUT], ids=lambda rules: rules.name)
 def test_the_rules_of_the_library(rules):
-    with pytest.raises(ValueError, match=f"{rules.name} has a rule for linear already"):
+    with pytest.raises(ValueError, match=f"{rules.name} already has a rule for linear"):
         rules.rule(F.linear, exact=True)(lambda operation: None)
     for rule in rules.rules.values():
         assert rule.exact

@@ -97,6 +97,7 @@ def covariance(
     Returns:
         The mean (N, ...), and the covariance (N, D, D) of the D flattened outputs of each example.
 
+    >>> from leanbayes import Bayesian
     >>> bnn = Bayesian(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     >>> mean, spread = covariance(bnn, torch.ones(5, 3))
     >>> mean.shape, spread.shape, bool((spread.diagonal(dim1=1, dim2=2) > 0).all())

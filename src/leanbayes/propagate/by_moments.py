@@ -121,6 +121,7 @@ def moments(
     Returns:
         The mean and the variance of each output, as plain tensors with gradients.
 
+    >>> from leanbayes import Bayesian
     >>> bnn = Bayesian(nn.Linear(3, 2))
     >>> mean, variance = moments(bnn, torch.ones(4, 3))
     >>> bool((mean == bnn.model(torch.ones(4, 3))).all()), tuple(variance.shape)

@@ -1,4 +1,4 @@
-"""How an operation on tensors that are random, and have no values to compute with, finds its rule."""
+"""How an operation finds its rule if its tensors are random and have no values to compute with."""
 
 import functools
 import inspect
@@ -17,7 +17,7 @@ from leanbayes.propagate.registry import Registry
 
 __all__ = ["Memory", "apply_rule", "missing", "refuse_kernel"]
 
-# What only asks for shape, type or place, or makes a new tensor by them, is answered by the mean.
+# The mean answers operations that only ask for shape, type or device, or that make a new tensor of the same kind.
 _LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
 _NEW = "new_zeros new_ones new_empty new_full new_tensor is_complex is_floating_point"
 _ANSWERED_BY_THE_MEAN = {
@@ -28,13 +28,13 @@ _ANSWERED_BY_THE_MEAN = {
 
 
 class Memory:
-    """What a tensor and its views have in common: how often it was written to."""
+    """The memory that a tensor and its views share; ``version`` counts how often it was written to."""
 
     version = 0
 
 
 def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """Apply the rule of ``kind.rules`` for ``func``; in place is the plain operation with its result written back.
+    """Apply the rule of ``kind.rules`` for ``func``. For operations in place, the result is written back.
 
     ``kind`` is a class of tensors with an ``expected``, a ``setting``, a ``memory`` and its ``version``, and a method
     ``overwrite``.
@@ -77,12 +77,12 @@ def _dense_of(value: Any) -> Any:
 
 
 def refuse_kernel(kind: Any, func: Any, args: Any, kwargs: Any) -> NoReturn:
-    """What reaches the kernels has gone round the rules: there are no values to compute with."""
+    """Raise `MissingRule`: an operation that reaches the kernels has bypassed the rules, and there are no values."""
     missing(func, next(leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, kind)))
 
 
 def missing(operation: Any, random: Any, why: str = "") -> NoReturn:
-    """Raise `MissingRule` with the operation, the module that called it, and what to do."""
+    """Raise `MissingRule` with the operation, the module that called it, and the remedy."""
     name = getattr(operation, "__name__", str(operation))
     home = getattr(operation, "__module__", None) or getattr(getattr(operation, "__objclass__", None), "__name__", "")
     if name == "__get__":  # a property of the tensor
@@ -93,12 +93,12 @@ def missing(operation: Any, random: Any, why: str = "") -> NoReturn:
         f"{spelling}, called in {_calling_module(random.setting.model)}, has no rule of {kind} for these arguments"
         + (f": {why}. " if why else ". ")
         + f"Write one: @RULES.rule(<the operation>, exact=..., assumes=...) with RULES of leanbayes.propagate.{kind}; "
-        'or draw samples instead (propagate="sample")'
+        'or draw weights instead (propagate="sample", or predict_by="sample")'
     )
 
 
 def _calling_module(model: nn.Module | None) -> str:
-    """The innermost module of ``model`` (or of the outermost running) whose forward is running, by qualified name."""
+    """Return the name of the innermost module of ``model`` (or of the outermost module) whose forward is running."""
     running: list[nn.Module] = []
     frame: Any = sys._getframe(2)
     while frame is not None:
@@ -115,7 +115,7 @@ def _calling_module(model: nn.Module | None) -> str:
 
 @functools.cache
 def _out_of_place(operation: Any) -> tuple[Any, bool]:
-    """The operation that ``operation`` does in place, and whether it does."""
+    """Return the operation without its effect in place, and whether ``operation`` works in place."""
     name = getattr(operation, "__name__", "")
     if name == "__setitem__":
         return operation, True

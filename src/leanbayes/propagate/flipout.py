@@ -65,7 +65,7 @@ class Flipout(Propagation):
     assumes="the first axis holds the examples; each gets a correct draw, not independent of the others'",
 )
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """y = op(x, μ, μ_b) + r ∘ op(x ∘ s, ΔW, Δb) with random signs s, r for each example and feature."""
+    """Compute y = op(x, μ, μ_b) + r ∘ op(x ∘ s, ΔW, Δb) with random signs s and r for each example and feature."""
     x = plain_input(input)
     mean = operation(x, mean_of(weight), mean_of(bias), *args, **kwargs)
     if weight_of(weight) is None and weight_of(bias) is None:  # only the input was random, and is a draw by now
@@ -78,7 +78,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
 
 
 def _noise(operation: Operation, x: Tensor, weight: StandIn, bias: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """op(x, ΔW, Δb): over the random coordinates alone where that takes less time, as it does at 1 %."""
+    """Compute op(x, ΔW, Δb), over the random coordinates alone where that is faster, as it is for 1 % of them."""
     w, offset = weight.weight, _offset(bias)
     if w.index is None or operation not in SPARSE_OPS or isinstance(w.mean, SparseTensor):
         return operation(x, _offset(weight), offset, *args, **kwargs)
@@ -89,7 +89,7 @@ def _noise(operation: Operation, x: Tensor, weight: StandIn, bias: Any, *args: A
 
 @RULES.rule(F.bilinear, exact=True, assumes="as for linear")
 def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
-    """y = x₁ᵀ W̄ x₂ + r ∘ (x₁ ∘ s)ᵀ ΔW (x₂ ∘ t)."""
+    """Compute y = x₁ᵀ W̄ x₂ + r ∘ (x₁ ∘ s)ᵀ ΔW (x₂ ∘ t)."""
     first, second = plain_input(input1), plain_input(input2)
     mean = operation(first, second, mean_of(weight), mean_of(bias))
     if weight_of(weight) is None and weight_of(bias) is None:
@@ -114,7 +114,7 @@ def embedding(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """Rows of the mean, plus rows of ΔW with random signs for each example and feature."""
+    """Take rows of the mean, and add rows of ΔW with random signs for each example and feature."""
     if max_norm is not None:
         return operation(input, weight.draw(), padding_idx, max_norm, *args, **kwargs)
     mean = operation(input, mean_of(weight), padding_idx, None, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The operations that are linear in their weight, listed once: linear, convolutions of every rank, transposed ones."""
+"""The operations that are linear in their weight: linear layers, and convolutions and transposed ones of every rank."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,21 +33,21 @@ LINEAR_OPS = (
     F.conv_transpose2d,
     F.conv_transpose3d,
 )
-"""``op(input, weight, bias, …)``: every output is Σ wᵢxᵢ + b, and no weight stands twice in one output."""
+"""Operations ``op(input, weight, bias, …)`` in which every output is Σ wᵢxᵢ + b and uses no weight twice."""
 
 
 def weight_of(value: Any) -> RandomWeight | None:
-    """The random weight that a stand-in stands for, None for anything else."""
+    """Return the random weight that a stand-in stands for, and None for any other value."""
     return value.weight if isinstance(value, StandIn) else None
 
 
 def mean_of(value: Any) -> Any:
-    """The mean of a stand-in; a plain tensor as it is."""
+    """Return the mean of a stand-in, and a plain tensor as it is."""
     return value.weight.mean if isinstance(value, StandIn) else value
 
 
 def channel_axis(operation: Any, tensor: Tensor) -> int:
-    """Which axis of an input or output holds the features that a weight mixes."""
+    """Return the axis of an input or output that holds the features which the weight mixes."""
     if operation is F.linear:
         return tensor.dim() - 1
     rank = {F.conv1d: 1, F.conv_transpose1d: 1, F.conv2d: 2, F.conv_transpose2d: 2}.get(operation, 3)
@@ -55,12 +55,12 @@ def channel_axis(operation: Any, tensor: Tensor) -> int:
 
 
 def along_channels(operation: Any, vector: Tensor, like: Tensor) -> Tensor:
-    """A vector over output features, shaped to broadcast over ``like``."""
+    """Shape a vector over output features so that it broadcasts over ``like``."""
     return vector.view(-1, *[1] * (like.dim() - 1 - channel_axis(operation, like)))
 
 
 def for_each_axis(value: int | Sequence[int], rank: int) -> list[int]:
-    """A stride, padding or dilation, spelled as torch allows, for each axis of space.
+    """Return a stride, padding or dilation for each axis of space, from any spelling that torch allows.
 
     >>> for_each_axis(2, 3), for_each_axis((1, 2), 2)
     ([2, 2, 2], [1, 2])
@@ -70,13 +70,13 @@ def for_each_axis(value: int | Sequence[int], rank: int) -> list[int]:
 
 
 def plain_input(value: Any) -> Tensor:
-    """An input is never treated as a weight: a stand-in that is used as one gives its draw."""
+    """Return the input as a plain tensor. A stand-in that is used as an input, not as a weight, gives its draw."""
     result: Tensor = draw_of(value)
     return result
 
 
 def signs_like(tensor: Tensor, axis: int, generator: torch.Generator | None) -> Tensor:
-    """Random ±1 for each example and each feature along ``axis``, the same at all other positions."""
+    """Draw ±1 for each example and each feature along ``axis``; all other positions share it."""
     shape = [1] * tensor.dim()
     shape[axis] = tensor.shape[axis]
     if axis != 0:

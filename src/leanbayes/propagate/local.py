@@ -60,7 +60,7 @@ class Local(Propagation):
     assumes="Normal or Radial weights, else mean and variance; outputs that share a weight are drawn independently",
 )
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """y ~ N(op(x, μ, μ_b), op(x², σ², σ_b²)), or with the noise that the family has for outputs."""
+    """Draw y ~ N(op(x, μ, μ_b), op(x², σ², σ_b²)), or with the noise that the family has for outputs."""
     x = plain_input(input)
     w, b = weight_of(weight), weight_of(bias)
     both = _both_sparse(operation, x, w, mean_of(bias), *args, **kwargs)
@@ -85,7 +85,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
 def _both_sparse(
     operation: Operation, x: Tensor, w: RandomWeight | None, bias: Any, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor] | None:
-    """Mean and variance over the stored entries of a sparse weight; one sweep where all of them are random."""
+    """Compute mean and variance over the stored entries of a sparse weight; one sweep if all of them are random."""
     if w is None or not isinstance(w.mean, SparseTensor) or operation not in SPARSE_OPS:
         return None
     shape, values, variance = tuple(w.mean.shape), w.mean.stored, w.random_variance()
@@ -102,7 +102,7 @@ def _both_sparse(
 
 @RULES.rule(F.bilinear, exact=True, assumes="as for linear")
 def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> Tensor:
-    """y_o = x₁ᵀ W_o x₂ + b_o: variance by the same operation on squares."""
+    """Draw y_o = x₁ᵀ W_o x₂ + b_o, whose variance is the same operation on squares."""
     first, second = plain_input(input1), plain_input(input2)
     mean = operation(first, second, mean_of(weight), mean_of(bias))
     w, b = weight_of(weight), weight_of(bias)
@@ -125,8 +125,8 @@ def embedding(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """Rows of the mean and of the variance."""
-    if max_norm is not None:  # rescales the table itself: only a draw of it has a norm
+    """Draw from rows of the mean and of the variance."""
+    if max_norm is not None:  # torch rescales the table itself, and only a draw of it has a norm
         return operation(input, weight.draw(), padding_idx, max_norm, *args, **kwargs)
     mean = operation(input, mean_of(weight), padding_idx, None, *args, **kwargs)
     variance = operation(input, weight.weight.variance(), padding_idx, None, *args, **kwargs)
@@ -134,9 +134,10 @@ def embedding(
 
 
 def _draw(mean: Tensor, variance: Tensor, axis: int, *stand_ins: Any, reuse: bool = False) -> Tensor:
-    """The mean plus noise of that variance; features, which have weights of their own, are along ``axis``.
+    """Add noise of that variance to the mean. The features, which have weights of their own, lie along ``axis``.
 
-    ``reuse`` where both come fresh from operations whose gradients do not need them, as those of linear maps.
+    With ``reuse`` the memory of both is used again. That is right where they come fresh from operations whose gradients
+    do not need them, such as linear maps.
     """
     first = next(s for s in stand_ins if isinstance(s, StandIn))
     family = first.weight.family

@@ -62,7 +62,7 @@ class Mirrored(Propagation):
 
 @RULES.rule(*LINEAR_OPS, exact=True, assumes=_ASSUMES)
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    """y = op(x, W, b), with μ + Δ for W and b in the first half of the batch, μ − Δ in the second."""
+    """Compute y = op(x, W, b), with μ + Δ for W and b in the first half of the batch and μ − Δ in the second."""
     x = plain_input(input)
     if channel_axis(operation, x) == 0:  # no batch
         return operation(x, _drawn(weight, 1), _drawn(bias, 1), *args, **kwargs)
@@ -74,7 +74,7 @@ def batch_norm(
     operation: Operation, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
     *args: Any, **kwargs: Any,
 ) -> Tensor:  # fmt: skip
-    """y = γ x̂ + β with mirrored γ and β, after statistics of the whole batch."""
+    """Compute y = γ x̂ + β with mirrored γ and β; the statistics are those of the whole batch."""
     normed = operation(plain_input(input), running_mean, running_var, None, None, *args, **kwargs)
     shape = (-1, *[1] * (normed.dim() - 2))
 
@@ -87,13 +87,14 @@ def batch_norm(
 
 
 def _in_halves(x: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """``function`` of the halves of a batch, with the signs 1 and −1; the first is the larger, if one is."""
+    """Apply ``function`` to the halves of a batch with the signs 1 and −1; the first half is the larger, if one is."""
     if len(x) < 2:
         return function(x, 1)
-    first, second = x.split([(len(x) + 1) // 2, len(x) // 2])  # its gradient is one `cat`, that of slices pads each
+    # The gradient of `split` is one `cat`; that of two slices would pad each of them.
+    first, second = x.split([(len(x) + 1) // 2, len(x) // 2])
     return torch.cat([function(first, 1), function(second, -1)])
 
 
 def _drawn(value: Any, sign: int) -> Any:
-    """μ ± Δ of a stand-in; anything else as it is."""
+    """Return μ ± Δ of a stand-in, and any other value as it is."""
     return value.weight.sample(sign * value.noise()) if isinstance(value, StandIn) else value

@@ -66,6 +66,7 @@ class Propagation(ABC):
     "leanbayes.propagations".
 
     >>> from dataclasses import dataclass
+    >>> from leanbayes import Bayesian
     >>> @dataclass(frozen=True)
     ... class AtTheMean(Propagation):
     ...     name = "at the mean"
@@ -223,6 +224,7 @@ PropagationLike = Propagation | str
 def as_propagation(value: PropagationLike) -> Propagation:
     """Return a propagation; a name stands for the value with its defaults.
 
+    >>> from leanbayes.propagate import Moments
     >>> as_propagation("moments") == Moments() and as_propagation(Moments(rank=0)) == Moments(rank=0)
     True
     """

@@ -1,4 +1,4 @@
-"""One table of rules: what an operation does when it meets a random weight."""
+"""A table of rules, which say what an operation does when it meets a random weight."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ __all__ = ["Registry", "Rule", "spelling"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule and what is known of its exactness, which feeds the documentation and the tests."""
+    """A rule, whether it is exact, and what it assumes. The documentation and the tests read this."""
 
     function: Callable[..., Any]
     exact: bool
@@ -17,7 +17,7 @@ class Rule:
 
 
 def spelling(operation: Any) -> str:
-    """The short name of an operation, without where it lives: "relu" for F.relu, torch.relu and Tensor.relu.
+    """Return the short name of an operation without its module: "relu" for F.relu, torch.relu and Tensor.relu.
 
     >>> spelling(torch.nn.functional.relu), spelling(torch.Tensor.T.__get__)
     ('relu', 'T')
@@ -29,7 +29,7 @@ def spelling(operation: Any) -> str:
 
 
 class Registry:
-    """Rules by operation. Every spelling of an operation goes into one decorator; a second rule for one raises.
+    """The rules of one propagation, by operation. All spellings of an operation go into one decorator.
 
     >>> rules = Registry("example")
     >>> @rules.rule(len, exact=True)
@@ -46,21 +46,21 @@ class Registry:
     def rule(
         self, *operations: Any, exact: bool, assumes: str = ""
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Register a function ``f(operation, *args, **kwargs)`` for each of ``operations``."""
+        """Register a function ``f(operation, *args, **kwargs)`` for operations that have no rule yet."""
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             for operation in operations:
                 if operation in self.rules:
                     known = self.rules[operation].function.__name__
                     spelling = getattr(operation, "__name__", operation)
-                    raise ValueError(f"{self.name} has a rule for {spelling} already ({known}); change that one")
+                    raise ValueError(f"{self.name} already has a rule for {spelling} ({known}); change that one")
                 self.rules[operation] = Rule(function, exact, assumes)
             return function
 
         return register
 
     def table(self) -> str:
-        """What every rule covers and assumes, as Markdown: the documentation's table."""
+        """Return a Markdown table of what every rule covers and assumes, for the documentation."""
         operations: dict[int, list[str]] = {}
         known = {id(rule.function): rule for rule in self.rules.values()}
         for operation, rule in self.rules.items():
@@ -73,5 +73,5 @@ class Registry:
         return "\n".join(lines) + "\n"
 
     def find(self, operation: Any) -> Rule | None:
-        """The rule for an operation, if there is one."""
+        """Return the rule for an operation, or None."""
         return self.rules.get(operation)

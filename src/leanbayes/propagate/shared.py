@@ -1,15 +1,15 @@
-"""What no random weight has touched is computed once for all draws, whatever the model's code looks like.
+"""Work that no random weight touches is done once for all draws, whatever the code of the model looks like.
 
-The first pass over a batch is recorded, operation by operation: an operation on tensors that no random weight has
-touched is *clean*. In later passes over the same batch the model's code runs as ever, but a clean operation is answered
-from the record. A result that a random operation read, or that outlived the first pass, is handed out as a fresh alias
-of the recorded one: whatever the model does with it, it does with the real thing. A result that died in the first pass
-was needed by clean operations only; it is not kept, and a tensor without memory (of the meta device) takes its place.
+The first pass over a batch is recorded, operation by operation. An operation is *clean* if no random weight has touched
+its tensors. In later passes over the same batch the code of the model runs as always, but clean operations are answered
+from the record. If a random operation read a result, or if the result outlived the first pass, the answer is a fresh
+alias of the recorded tensor, so the model works with the real values. If a result died in the first pass, only clean
+operations needed it. It is not kept, and a tensor without memory (on the meta device) takes its place.
 
-Nothing is assumed of the model but that it calls torch. What would make an answer wrong is seen, and ends the sharing:
-operations that use random numbers are told by the random state, changes in place by the tensors' version counters and
-by comparing buffers and inputs before and after, and a later pass that reads a value which the first has since written
-over, or that is not kept, says so (`Diverged`).
+The only assumption about the model is that it calls torch. Everything that would make an answer wrong is detected and
+ends the sharing. The random state reveals operations that use random numbers. Version counters, and a comparison of
+buffers and inputs before and after, reveal changes in place. A later pass that reads a value which is overwritten
+or not kept raises `Diverged`.
 """
 
 import time
@@ -28,24 +28,24 @@ from leanbayes._calls import map_tensors
 
 __all__ = ["Diverged", "SharedPrefix"]
 
-_MOST_BYTES = 2**30  # a record that would keep more than this is given up: memory before speed
+_MOST_BYTES = 2**30  # a record that would keep more than this is given up, because memory matters more than speed
 
-# Ways to a tensor's memory that leave no trace in its version counter.
+# Operations that reach the memory of a tensor without a trace in its version counter.
 _BACK_DOORS = {Tensor.data.__get__, Tensor.data.__set__, Tensor.set_, Tensor.resize_, Tensor.numpy, Tensor.__array__}  # type: ignore[attr-defined]
 _BACK_DOORS |= {Tensor.untyped_storage, Tensor.data_ptr, Tensor.__dlpack__}
 
 
 class Diverged(Exception):
-    """A later pass needs a value that the first has written over or did not keep."""
+    """A later pass needs a value that the first pass has overwritten or did not keep."""
 
 
 class _Unknown(Exception):
-    """An argument that cannot be part of a key."""
+    """Raised for an argument that cannot be part of a key."""
 
 
 @dataclass
 class _Entry:
-    """What a clean operation returned: serial numbers in the place of tensors, anything else as it was."""
+    """What a clean operation returned, with serial numbers in the place of tensors."""
 
     leaves: list[Any]
     spec: Any
@@ -54,9 +54,9 @@ class _Entry:
 
 
 class SharedPrefix(TorchFunctionMode):
-    """A mode to run passes over one batch in: the first records, later ones (`replay`) answer clean operations.
+    """A mode for passes over one batch: the first pass is recorded, and later ones (`replay`) answer clean operations.
 
-    Tensors carry serial numbers, one for each value: a change in place gives a tensor a new one.
+    Every value of a tensor has a serial number; a change in place gives the tensor a new one.
     """
 
     def __init__(self, model: nn.Module, random: Iterable[str], inputs: Any) -> None:
@@ -85,13 +85,13 @@ class SharedPrefix(TorchFunctionMode):
             self._before = [(tensor, tensor.clone()) for tensor in [*model.buffers(), *given]]
 
     def finish_recording(self, output: Any = None) -> None:
-        """Call after the first pass with what it returned: from here on clean operations are answered."""
+        """End the first pass, given what it returned; from now on clean operations are answered."""
         self._note_read(_tensors_in(output))
         self.recording = False
         if any(tensor._version != version for tensor, version in self._read.values()):
-            self.usable = False  # a value was read by a random operation and written over after
+            self.usable = False  # a random operation read a value that was overwritten afterwards
         if any(not torch.equal(now, then) for now, then in self._before):
-            self.usable = False  # the pass changed an input or a buffer: it must run every time
+            self.usable = False  # the pass changed an input or a buffer, so all of it must run every time
         for serial, (reference, version, shape) in self._met.items():
             tensor = reference()
             self._saved[serial] = (shape, -1) if tensor is None else (tensor, version)
@@ -105,7 +105,7 @@ class SharedPrefix(TorchFunctionMode):
             self._saved, self._record, self._before = {}, {}, []
 
     def replay(self) -> "SharedPrefix":
-        """Enter this for each later pass, and `check` what it returns."""
+        """Prepare a later pass: enter the result as a context, and `check` what the pass returns."""
         self._times = {}
         self._serials = WeakIdKeyDictionary()
         for serial, root in self._roots.items():
@@ -113,19 +113,19 @@ class SharedPrefix(TorchFunctionMode):
         return self
 
     def check(self, output: Any) -> None:
-        """Raise `Diverged` if a value that is not there any more was returned, or a buffer or an input was changed."""
+        """Raise `Diverged` if a returned value does not exist any more; note if a buffer or an input was changed."""
         known = [tensor for tensor in _tensors_in(output) if tensor in self._serials]
         if any(self._stale(self._serials[leaf][0]) for leaf in known):
             raise Diverged
         self.usable = all(torch.equal(now, then) for now, then in self._before)
 
     def restore(self) -> None:
-        """Undo what a pass that diverged has done to inputs and buffers."""
+        """Undo the changes to inputs and buffers by a pass that diverged."""
         for now, then in self._before:
             now.copy_(then)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer, or run and remember."""
+        """Answer an operation from the record, or run it and record it."""
         kwargs = kwargs or {}
         if not self.usable:
             return func(*args, **kwargs)
@@ -148,13 +148,13 @@ class SharedPrefix(TorchFunctionMode):
         return self._run_random(func, args, kwargs) if entry is None else self._answer(entry, tensors)
 
     def _key(self, value: Any, tensors: list[Tensor]) -> Hashable:
-        """A hashable picture of an argument in which clean tensors are their serials; unknown tensors raise."""
+        """Return a hashable form of an argument, with serial numbers for clean tensors; raise for unknown tensors."""
         if isinstance(value, Tensor):
             known = self._serials.get(value)
             if known is None or type(value) not in (Tensor, nn.Parameter):
                 raise _Unknown
             serial, version = known
-            if value._version != version:  # changed through an alias: no longer the value on record
+            if value._version != version:  # changed through an alias, so it is no longer the recorded value
                 if not self.recording:
                     raise Diverged
                 self.usable = False
@@ -180,17 +180,17 @@ class SharedPrefix(TorchFunctionMode):
         self.clean_seconds += time.perf_counter() - start
         leaves, spec = tree_flatten(result)
         if not tensors and not any(isinstance(leaf, Tensor) for leaf in leaves):
-            return result  # no tensor comes or goes: called for what it does, not for what it returns
+            return result  # without tensors: it is called for its effect, not for what it returns
         changed = [
             (at, t) for at, (t, version) in enumerate(zip(tensors, versions, strict=True)) if t._version != version
         ]
         if any(not torch.equal(a, b) for a, b in zip(states, self._random_states(), strict=True)):
             self._forget([tensor for _, tensor in changed])
             self._note_read(tensors)
-            return result  # uses random numbers: what it returns is not clean
+            return result  # it uses random numbers, so its result is not clean
         if any(self._serials[tensor][0] in self._roots for _, tensor in changed):
             self._forget([tensor for _, tensor in changed])
-            return result  # changes an input, a parameter or a buffer: to be done in every pass
+            return result  # it changes an input, a parameter or a buffer, so it must run in every pass
         entry = _Entry(list(leaves), spec, [None] * len(leaves))
         entry.changed = [(position, self._name(tensor)) for position, tensor in changed]
         for position, leaf in enumerate(leaves):
@@ -203,7 +203,7 @@ class SharedPrefix(TorchFunctionMode):
         return result
 
     def _run_random(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation that a random weight has touched, or that is not on record."""
+        """Run an operation that a random weight has touched, or that is not recorded."""
         used = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf in self._serials]
         if self.recording:
             self._note_read(used)
@@ -217,7 +217,7 @@ class SharedPrefix(TorchFunctionMode):
             self.random_seconds += time.perf_counter() - start
             self.random_calls += bool(made)
             self.random_bytes += sum(made)
-        # Filled with random values: not clean any more, and to be made anew in every pass.
+        # Tensors that now hold random values are not clean any more, and every pass must make them anew.
         self._forget([leaf for leaf, version in zip(used, versions, strict=True) if leaf._version != version])
         return result
 
@@ -234,7 +234,7 @@ class SharedPrefix(TorchFunctionMode):
         return tree_unflatten(leaves, entry.spec)
 
     def _stale(self, serial: int) -> bool:
-        """Whether the value has been written over since, or was not kept."""
+        """Whether the value has been overwritten since, or was not kept."""
         tensor, version = self._saved[serial]
         return tensor._version != version
 
@@ -254,7 +254,7 @@ class SharedPrefix(TorchFunctionMode):
                 self._record.pop(self._made_by.get(serial), None)
 
     def _name(self, tensor: Tensor) -> int:
-        """Give the value that ``tensor`` has now a serial number."""
+        """Give a serial number to the present value of ``tensor``."""
         self._next += 1
         self._serials[tensor] = (self._next, tensor._version)
         self._met[self._next] = (weakref.ref(tensor), tensor._version, torch.empty_like(tensor, device="meta"))
@@ -272,7 +272,7 @@ def _tensors_in(output: Any) -> list[Tensor]:
 
 
 def _transparent(model: nn.Module) -> bool:
-    """Whether every operation of the model can be seen: no compiled parts, no hooks that watch it, versions counted."""
+    """Whether all operations of the model are visible: no compiled parts, no hooks, and version counters everywhere."""
     hooks = ("_forward_hooks", "_forward_pre_hooks")
     everywhere = nn.modules.module
     return not (
@@ -286,7 +286,7 @@ def _transparent(model: nn.Module) -> bool:
 
 
 def _ambience() -> Hashable:
-    """What an operation depends on beside its arguments."""
+    """The settings that an operation depends on, besides its arguments."""
     cpu, cuda = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
     dtypes = (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")) if cpu or cuda else ()
     return (cpu, cuda, dtypes, torch.get_default_dtype())

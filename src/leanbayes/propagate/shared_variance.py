@@ -1,4 +1,4 @@
-"""The variance of a linear operation whose filters each have one variance for all their weights: a box sum (002)."""
+"""The variance of a linear operation whose filters have one variance for all their weights: a box sum (VDP++)."""
 
 import math
 from dataclasses import dataclass
@@ -24,19 +24,20 @@ def variance_through(
     *args: Any,
     **kwargs: Any,
 ) -> Tensor:
-    """op(x², σ², σ_b²) for a weight of this ``shape``, whose variance has length 1 along the axes that share one.
+    """Compute op(x², σ², σ_b²) for a weight of this ``shape``; its variance has length 1 along axes that share one.
 
     Where all weights of an output filter o share σ_o², Σ σ_oi² x_i² = σ_o² Σ x_i²: the sum over the channels of a
     group, then a convolution of one channel with ones, whatever the number of inputs and outputs.
 
     Args:
-        operation: of `LINEAR_OPS`.
+        operation: one of `LINEAR_OPS`.
         second: the second moment of the input.
-        variance: of the weight: one for each coordinate, or one for each filter (see `RandomWeight.shared_variance`).
-        shape: of the weight.
-        bias_variance: of the bias, None if that is not random.
-        args: the operation's own (stride, padding, …).
-        kwargs: likewise.
+        variance: the variance of the weight: one for each coordinate, or one for each filter (see
+            `RandomWeight.shared_variance`).
+        shape: the shape of the weight.
+        bias_variance: the variance of the bias; None if the bias is not random.
+        args: further positional arguments of the operation, such as stride and padding.
+        kwargs: further keyword arguments of the operation.
 
     >>> variance_through(F.linear, torch.ones(1, 3), torch.tensor([[1.0], [4.0]]), torch.Size((2, 3)), None)
     tensor([[ 3., 12.]])
@@ -61,24 +62,24 @@ def variance_through(
 
 @dataclass(frozen=True)
 class Shared:
-    """The variance of a weight as moments meet it: one for each filter."""
+    """The variance of a weight that has one variance for each filter, in the form that the rules of moments use."""
 
     variance: Tensor
     shape: torch.Size
 
     def product(self, operation: Operation, second: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """op(E x², σ_w²): a box sum."""
+        """Compute op(E x², σ_w²), which is a box sum."""
         return variance_through(operation, second, self.variance, self.shape, None, *args, **kwargs)
 
     def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Summed over the offsets of a filter, which are kept with length 1."""
+        """Return the variance summed over the offsets of a filter; these axes stay, with length 1."""
         offsets = self.shape[2:]
         whole = math.prod(offsets) if shares is None else shares.sum()
         return self.variance.expand(*self.shape[:2], *[1] * len(offsets)) * whole
 
 
 def _for_each_filter(box: Tensor, filters: Tensor, axis: int, place: int) -> Tensor:
-    """Each group's sum times each of its filters' variances; ``place`` says where the channels lie in memory."""
+    """Multiply the sum of each group by the variances of its filters; the channels lie at ``place`` in memory."""
     moved = box.movedim(axis, place).unsqueeze(place + 1)
     product = moved * filters.view(*filters.shape, *[1] * (moved.dim() - place - 2))
     return product.flatten(place, place + 1).movedim(place, axis)

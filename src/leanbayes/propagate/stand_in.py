@@ -1,4 +1,4 @@
-"""A tensor that stands in for a random weight: where an operation has a rule the rule decides, else a draw is used."""
+"""A tensor that takes the place of a random weight in a pass: a rule decides what an operation does with it."""
 
 from typing import Any
 
@@ -15,10 +15,17 @@ __all__ = ["StandIn", "draw_of", "make_stand_in"]
 
 
 class StandIn(Tensor):
-    """Looks like the mean of a `RandomWeight`, and behaves as the rules of one propagation say.
+    """A tensor that looks like the mean of a `RandomWeight` and behaves as the rules of one propagation say.
 
-    What only asks for a shape or a type is answered by the mean. An operation without a rule gets one weight draw, the
-    same for the whole pass: a correct draw, only noisier.
+    Questions about shape, type or device are answered by the mean. An operation without a rule gets one weight draw,
+    the same for the whole pass. That draw is correct, only noisier.
+
+    Attributes:
+        weight: the random weight.
+        rules: the rules of the propagation, by operation.
+        generator: the source of random numbers.
+        held: the noise of this pass, once it is drawn.
+        source: the stand-in whose noise this one shares, if there is one.
     """
 
     weight: RandomWeight
@@ -28,13 +35,13 @@ class StandIn(Tensor):
     source: "StandIn | None"
 
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "StandIn":
-        """A stand-in for the weight whose stored entries this one stands for, with the same noise."""
-        made = make_stand_in(self.weight.scattered(index, shape), self.rules, self.generator)
-        made.source = self
-        return made
+        """Return a stand-in for the sparse weight whose stored entries this one stands for; both share their noise."""
+        whole = make_stand_in(self.weight.scattered(index, shape), self.rules, self.generator)
+        whole.source = self
+        return whole
 
     def noise(self) -> Tensor:
-        """The noise of this pass, drawn when first asked for and then kept."""
+        """Return the noise of this pass, which is drawn at the first call and then kept."""
         if self.source is not None:
             return self.source.noise()
         if self.held is None:
@@ -42,12 +49,12 @@ class StandIn(Tensor):
         return self.held
 
     def draw(self) -> Tensor:
-        """The weight sample of this pass."""
+        """Return the weight sample of this pass."""
         return self.weight.sample(self.noise())
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Apply the rule for ``func``, or call it with draws."""
+        """Apply the rule for ``func``; without a rule, call it with weight draws."""
         kwargs = kwargs or {}
         if func in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
@@ -61,7 +68,7 @@ class StandIn(Tensor):
 
 
 def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Generator | None) -> StandIn:
-    """A stand-in for ``weight`` under ``rules``."""
+    """Make a stand-in for ``weight`` under ``rules``."""
     mean = weight.mean
     like = mean.stored.new_zeros(()).expand(mean.shape) if isinstance(mean, SparseTensor) else mean.detach()
     stand_in: StandIn = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
@@ -71,6 +78,6 @@ def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Genera
 
 
 def draw_of(value: Any) -> Any:
-    """The draw of a stand-in; anything else as it is."""
+    """Return the weight draw of a stand-in, and any other value as it is."""
     with torch._C.DisableTorchFunctionSubclass():
         return value.draw() if isinstance(value, StandIn) else value

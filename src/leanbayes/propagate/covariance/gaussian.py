@@ -1,4 +1,4 @@
-"""Covariance of functions of two correlated Gaussian numbers: exactly for ReLU, by a series for smooth functions."""
+"""The covariance of functions of two correlated Gaussian numbers: exact for ReLU, by a series for smooth functions."""
 
 import functools
 import math
@@ -32,7 +32,7 @@ class Rectified(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, covariance: Tensor, mean: Tensor, deviation: Tensor, variance: Tensor) -> Tensor:
-        """All in one sweep, a tile at a time."""
+        """Compute all pairs in one sweep, tile by tile."""
         ctx.save_for_backward(covariance, mean, deviation)
         out = torch.empty_like(covariance)
         for which, rows, columns in _tiles(covariance):
@@ -86,7 +86,7 @@ class Rectified(torch.autograd.Function):
 
 
 class _Pairs:
-    """ρ of some pairs, and of each of the two (in a row, and in a column) m, σ, Φ(m) and φ(m)."""
+    """The correlations ρ of a tile of pairs, and m, σ, Φ(m) and φ(m) of both partners: those of rows and of columns."""
 
     def __init__(
         self, covariance: Tensor, mean: Tensor, deviation: Tensor, which: slice, rows: slice, columns: slice
@@ -105,7 +105,7 @@ class _Pairs:
         self.both = self.tail * self.other_tail
 
     def nodes(self) -> Iterator[tuple[Tensor, Tensor, Tensor, float]]:
-        """sin θ, cos²θ, the exponential, and the weight of the node, over 2π."""
+        """Yield sin θ, cos²θ, the exponential, and the weight over 2π, for each node of the quadrature."""
         one, cross = self.rho.new_ones(()), self.m * self.other_m
         half = self.m.square() / -2 - self.other_m.square() / 2
         for node, weight in _legendre():
@@ -117,13 +117,13 @@ class _Pairs:
 
 @functools.cache
 def _legendre() -> list[tuple[float, float]]:
-    """Nodes and weights for an integral from 0 to 1, over 2π."""
+    """Return nodes and weights over 2π for an integral from 0 to 1."""
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     return [((n + 1) / 2, w / (4 * math.pi)) for n, w in zip(nodes.tolist(), weights.tolist(), strict=True)]
 
 
 def _tiles(rho: Tensor) -> Iterator[tuple[slice, slice, slice]]:
-    """Parts of symmetric matrices on and right of their diagonals, small enough for the cache: which, rows, columns."""
+    """Yield tiles (matrices, rows, columns) on and right of the diagonals of symmetric matrices; they fit the cache."""
     count, size, _ = rho.shape
     most = _IN_CACHE if rho.device.type == "cpu" else _ON_A_DEVICE
     step = max(1, most // max(1, size**2))
@@ -136,7 +136,7 @@ def _tiles(rho: Tensor) -> Iterator[tuple[slice, slice, slice]]:
 
 
 def inverse_deviation(variance: Tensor) -> Tensor:
-    """1/σ, and 0 where nothing varies."""
+    """Compute 1/σ, and 0 where the variance is 0."""
     some = variance > torch.finfo(variance.dtype).tiny ** 0.5
     inverse: Tensor = torch.where(some, variance, 1).rsqrt() * some
     return inverse
@@ -145,7 +145,7 @@ def inverse_deviation(variance: Tensor) -> Tensor:
 def hermite_coefficients(
     function: Callable[[Tensor], Tensor], mean: Tensor, deviation: Tensor, terms: int
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """E f(z) - f(mean), Var f(z), and a_k = E[f(z) He_k(ξ)] for k from 1, with z = mean + σξ, by quadrature."""
+    """Compute E f(z) - f(mean), Var f(z) and a_k = E[f(z) He_k(ξ)] for k ≥ 1, where z = mean + σξ, by quadrature."""
     centre = function(mean)
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
     found = [torch.zeros_like(mean) for _ in range(terms)]
@@ -159,7 +159,7 @@ def hermite_coefficients(
 
 
 def series(rho: Tensor, coefficients: list[Tensor]) -> Tensor:
-    """Cov = Σ_k ρᵏ a_k a'_k / k!, from the last term to the first; a sum of Schur products, so never negative."""
+    """Compute Cov = Σ_k ρᵏ a_k a'_k / k!, from the last term to the first: never negative (Schur)."""
     total: Tensor | None = None
     for k in range(len(coefficients), 0, -1):
         a = coefficients[k - 1]
@@ -170,6 +170,6 @@ def series(rho: Tensor, coefficients: list[Tensor]) -> Tensor:
 
 
 def with_diagonal(blocks: Tensor, variance: Tensor) -> Tensor:
-    """The same matrices with these variances."""
+    """Return the matrices with these variances on their diagonals."""
     same = torch.eye(blocks.shape[-1], dtype=torch.bool, device=blocks.device)
     return torch.where(same, variance.unsqueeze(-1), blocks)

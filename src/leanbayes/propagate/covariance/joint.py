@@ -1,4 +1,4 @@
-"""Correlated noise from independent noise, by the root of a covariance that may be singular."""
+"""Correlated noise from independent noise, through the root of a covariance that may be singular."""
 
 import torch
 from torch import Tensor
@@ -10,13 +10,14 @@ __all__ = ["correlated", "root"]
 
 
 def root(covariance: Tensor) -> Tensor:
-    """L with L Lᵀ = Σ (N, D, D); gradients reach Σ.
+    """Compute L with L Lᵀ = Σ (N, D, D); gradients reach Σ.
 
-    Of the correlations, so that numbers of any size are treated alike. A singular Σ, or one that rounding has made
-    slightly negative, has its correlations weakened until it is not: by a millionth, as a rule. Variances stay.
+    The root is taken of the correlations, so that numbers of any size are treated alike. If Σ is singular, or slightly
+    negative because of rounding, its correlations are weakened until it is positive, usually by a millionth. The
+    variances stay the same.
 
-    >>> found = root(torch.tensor([[[4.0, 2.0], [2.0, 1.0]]]))
-    >>> (found @ found.mT).round(decimals=3)
+    >>> factor = root(torch.tensor([[[4.0, 2.0], [2.0, 1.0]]]))
+    >>> (factor @ factor.mT).round(decimals=3)
     tensor([[[4., 2.],
              [2., 1.]]])
     """
@@ -29,11 +30,11 @@ def root(covariance: Tensor) -> Tensor:
         weakened = correlation if jitter == 0 else torch.where(same, 1, correlation / (1 + jitter))
         factor, failed = torch.linalg.cholesky_ex(weakened)
         if not failed.any():
-            found: Tensor = deviation.unsqueeze(-1) * factor
-            return found.to(covariance.dtype)
+            scaled: Tensor = deviation.unsqueeze(-1) * factor
+            return scaled.to(covariance.dtype)
     raise NonFinite("a covariance has NaN, or is far from positive; look for NaN in the inputs and for scales too wide")
 
 
 def correlated(factor: Tensor, noise: Tensor) -> Tensor:
-    """L ξ for each example: ``noise`` (N, ...) is flattened to D numbers, and shaped back."""
+    """Compute L ξ for each example. ``noise`` (N, ...) is flattened to D numbers, and the result has its shape."""
     return (factor @ noise.reshape(len(noise), -1, 1)).view(noise.shape)

@@ -1,4 +1,4 @@
-"""A tensor that is known by its mean and the covariance matrix of each example, in blocks where it has blocks."""
+"""A tensor that is known by its mean and by the covariance matrix of each example."""
 
 import math
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class Setting:
     """How covariances pass through one call of a model; every tensor of the call carries it.
 
     Args:
-        model: whose modules name the place of an error.
-        limit: the largest covariance that may be made, in GB (10⁹ bytes), for the whole batch.
+        model: the model; errors name its modules.
+        limit: the largest covariance, in GB (10⁹ bytes) for the whole batch.
     """
 
     model: nn.Module | None = None
@@ -33,22 +33,22 @@ class Setting:
             raise InputError(f"the limit of a covariance must be above 0 GB, got {self.limit}")
 
     def check(self, examples: int, groups: int, size: int, like: Tensor) -> None:
-        """Refuse what is too large before memory is asked for."""
+        """Raise if a covariance is larger than the limit, before its memory is allocated."""
         need = examples * groups * size**2 * like.dtype.itemsize / 1e9
         if need > self.limit:
             raise InputError(
                 f"the covariance of {groups * size} numbers for each of {examples} examples takes {need:.3g} GB, more "
                 f"than the limit of {self.limit:g} GB: give fewer examples at a time (batch_size), raise the limit, or "
-                'propagate variances alone (propagate="moments")'
+                'propagate variances alone ("moments" instead of "covariance")'
             )
 
 
 class CovarianceTensor(Tensor):
-    """Random numbers (N, ...) by their mean ``expected`` and ``blocks``; it has no storage of its own.
+    """Random numbers (N, ...), known by their mean ``expected`` and their covariance ``blocks``, without values.
 
-    ``blocks`` (N, G, B, B) holds the covariance matrix of the G·B flattened numbers of each example, which has G blocks
-    on its diagonal and zeros elsewhere; in general G = 1. Examples are apart: what they share is not asked for.
-    A random weight has no examples, and no ``blocks`` but independent entries: ``weight`` says their variances.
+    ``blocks`` (N, G, B, B) holds the covariance matrix of the G·B flattened numbers of each example. It has G blocks on
+    its diagonal and zeros elsewhere; in general G = 1. The covariance between examples is not followed. A random weight
+    has no examples and no ``blocks``: its entries are independent, and ``weight`` gives their variances.
     """
 
     rules = RULES
@@ -61,45 +61,45 @@ class CovarianceTensor(Tensor):
 
     @staticmethod
     def of(expected: Tensor, blocks: Tensor, setting: Setting) -> "CovarianceTensor":
-        """Join mean and covariance."""
+        """Make a tensor from its mean and covariance."""
         made = _empty(expected, setting)
         made.blocks, made.weight = blocks, None
         return made
 
     @staticmethod
     def of_weight(weight: RandomWeight, setting: Setting) -> "CovarianceTensor":
-        """A random weight; only layers know what to do with it."""
+        """Make a tensor that stands for a random weight; only the rules of layers and norms accept it."""
         made = _empty(weight.mean, setting)
         made.weight = weight
         return made
 
     @staticmethod
     def independent(expected: Tensor, variance: Tensor, setting: Setting) -> "CovarianceTensor":
-        """Uncorrelated numbers, such as an input with sensor noise."""
+        """Make a tensor of uncorrelated numbers, such as an input with sensor noise."""
         return CovarianceTensor.of(expected, variance.reshape(len(expected), -1, 1, 1), setting)
 
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "CovarianceTensor":
-        """The weight whose stored entries this one is."""
+        """Return the sparse weight whose stored entries this tensor holds."""
         assert self.weight is not None
         return CovarianceTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
 
     def like(self, expected: Tensor, blocks: Tensor) -> "CovarianceTensor":
-        """Other moments under the same setting."""
+        """Make a tensor with other moments under the same setting."""
         return CovarianceTensor.of(expected, blocks, self.setting)
 
     def view_of(self, base: "CovarianceTensor") -> "CovarianceTensor":
-        """Itself, known as a view of ``base``: writing to one makes the other stale."""
+        """Return this tensor, marked as a view of ``base``: writing to one makes the other stale."""
         self.memory, self.version = base.memory, base.version
         return self
 
     def overwrite(self, other: "CovarianceTensor") -> None:
-        """Take the moments of another; views of this one become stale."""
+        """Take over the moments of another tensor; views of this one become stale."""
         self.memory.version += 1
         self.expected, self.blocks, self.weight = other.expected, other.blocks, None
         self.version = self.memory.version
 
     def by_block(self, value: Tensor) -> Tensor:
-        """A value of each entry as (N, G, B), or (1, G, B) if it is the same for all examples."""
+        """Shape a value of each entry as (N, G, B), or as (1, G, B) if all examples share it."""
         groups, size = self.blocks.shape[1:3]
         return value.expand(len(value), *self.expected.shape[1:]).reshape(len(value), groups, size)
 
@@ -110,7 +110,7 @@ class CovarianceTensor(Tensor):
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
-        """Whether the mean or the covariance does."""
+        """Whether the mean or the covariance requires gradients."""
         if self.weight is not None:
             spread = self.weight.rho if self.weight.rho is not None else self.weight.spread
             return self.expected.requires_grad or spread.requires_grad
@@ -131,7 +131,7 @@ class CovarianceTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Nothing may go round the rules."""
+        """Refuse operations that bypass the rules."""
         refuse_kernel(CovarianceTensor, func, args, kwargs)
 
 
@@ -144,26 +144,26 @@ def _empty(expected: Tensor, setting: Setting) -> CovarianceTensor:
 
 
 def expected_of(value: Any) -> Any:
-    """The mean of a random tensor; anything else as it is."""
+    """Return the mean of a random tensor, and any other value as it is."""
     return value.expected if isinstance(value, CovarianceTensor) else value
 
 
 def first_random(*values: Any) -> CovarianceTensor:
-    """The first argument that is random: its setting is the setting of the call."""
+    """Return the first random argument, whose setting is the setting of the call."""
     return next(value for value in values if isinstance(value, CovarianceTensor))
 
 
 def only_first(operation: Any, *values: Any) -> CovarianceTensor:
-    """The first of a rule's arguments, if it is no weight and no other is random."""
+    """Return the first argument of a rule; raise if it is a weight or if another argument is random."""
     random = [value for value in values if isinstance(value, CovarianceTensor)]
     if len(random) != 1 or random[0] is not values[0] or random[0].weight is not None:
         missing(operation, random[0], "only its first argument may be random, and no weight")
-    found: CovarianceTensor = random[0]
-    return found
+    first: CovarianceTensor = random[0]
+    return first
 
 
 def merge(x: CovarianceTensor, groups: int) -> Tensor:
-    """The same covariance in fewer blocks: as many as divide both its own number and ``groups``."""
+    """Return the same covariance in fewer blocks: the largest number that divides both its own and ``groups``."""
     examples, have, size, _ = x.blocks.shape
     wanted = math.gcd(have, groups)
     if wanted == have:
@@ -177,5 +177,5 @@ def merge(x: CovarianceTensor, groups: int) -> Tensor:
 
 
 def full(x: CovarianceTensor) -> Tensor:
-    """The covariance matrix of each example, (N, D, D)."""
+    """Return the covariance matrix of each example, (N, D, D)."""
     return merge(x, 1)[:, 0]

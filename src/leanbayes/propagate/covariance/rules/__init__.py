@@ -1,4 +1,4 @@
-"""What operations do to mean and covariance, one file a subject; importing a file registers its rules."""
+"""The rules for mean and covariance, one file for each subject; importing a file registers its rules."""
 
 from leanbayes.propagate.covariance.rules import activations, arithmetic, layers, norms, pooling, shapes
 

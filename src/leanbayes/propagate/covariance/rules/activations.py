@@ -1,4 +1,4 @@
-"""Functions of one number, of correlated Gaussian numbers: ReLU exactly, smooth functions by a series in ρ."""
+"""Elementwise functions of correlated Gaussian numbers: ReLU exactly, smooth functions by a series in ρ."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def _two_slopes(x: CovarianceTensor, at_mean: Tensor, slope: float) -> Covarianc
     assumes="Gaussian inputs; six terms of a series in the correlation: within 2e-3 of the variance up to σ = 1",
 )
 def smooth(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> CovarianceTensor:
-    """Cov(f, f') = Σ_k ρᵏ a_k a'_k / k! with a_k = σᵏ E f⁽ᵏ⁾(z): the first term is 002's slopes, averaged over z."""
+    """Cov(f, f') = Σ_k ρᵏ a_k a'_k / k! with a_k = σᵏ E f⁽ᵏ⁾(z): the first term is VDP++'s slope, averaged."""
     x = only_first(operation, input, *args, *kwargs.values())
 
     def function(z: Tensor) -> Tensor:

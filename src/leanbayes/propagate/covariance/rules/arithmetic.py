@@ -1,4 +1,4 @@
-"""Sums, and products by what is plain or by a random weight."""
+"""Sums, and products with a plain value or with a random weight."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def negate(operation: Operation, input: Any) -> CovarianceTensor:
 
 
 def _activation(operation: Any, *values: Any) -> CovarianceTensor:
-    """The first that depends on the input."""
+    """Return the first value that depends on the input."""
     found = [value for value in values if isinstance(value, CovarianceTensor) and value.weight is None]
     if not found:
         missing(operation, first_random(*values), "a random weight is known to layers, and beside what is random")
@@ -90,7 +90,7 @@ def _activation(operation: Any, *values: Any) -> CovarianceTensor:
 
 
 def _copies(x: CovarianceTensor, parameter: CovarianceTensor) -> CovarianceTensor:
-    """A random weight, broadcast to the shape of x: copies of one entry are one number."""
+    """Broadcast a random weight to the shape of x; copies of one entry are fully correlated."""
     assert parameter.weight is not None
     variance = parameter.weight.variance()
     numbers = torch.arange(variance.numel(), device=variance.device).view(variance.shape).expand(x.shape)

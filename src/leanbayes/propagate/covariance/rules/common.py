@@ -1,4 +1,4 @@
-"""What several rules share: linear maps on both sides of a covariance, and how parameters are read."""
+"""Functions that several rules use: linear maps on both sides of a covariance, and access to parameters."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ __all__ = ["linear_map", "parameter", "sandwich", "scaled", "second_moments", "s
 
 
 def parameter(operation: Any, value: Any) -> tuple[Any, Tensor | None]:
-    """Mean and variance of a weight, or of anything plain; what else is random is no parameter."""
+    """Return the mean and variance of a weight or of a plain value; raise for any other random tensor."""
     if not isinstance(value, CovarianceTensor):
         return value, None
     if value.weight is None:
@@ -22,14 +22,14 @@ def parameter(operation: Any, value: Any) -> tuple[Any, Tensor | None]:
 
 
 def sandwich(blocks: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-    """A Σ Aᵀ, where ``apply`` maps the rows of (N, G, rows, B) to (N, G, rows, B')."""
+    """Compute A Σ Aᵀ, where ``apply`` maps the rows of (N, G, rows, B) to (N, G, rows, B')."""
     return apply(apply(blocks).mT)
 
 
 def linear_map(
     x: CovarianceTensor, mean: Tensor, apply: Callable[[Tensor], Tensor], *, channelwise: bool
 ) -> CovarianceTensor:
-    """Of an operation that is linear in x, and knows neither examples nor (``channelwise``) the other channels."""
+    """Apply an operation that is linear in x and mixes neither examples nor (if ``channelwise``) channels."""
     blocks = merge(x, x.shape[1] if channelwise else 1)
     examples, groups = blocks.shape[:2]
     shape = (x.shape[1] // groups, *x.shape[2:]) if channelwise else x.shape[1:]
@@ -42,7 +42,7 @@ def linear_map(
 
 
 def scaled(x: CovarianceTensor, factor: Tensor) -> Tensor:
-    """The covariance of c∘x for a plain c that broadcasts to x."""
+    """Return the covariance of c∘x for a plain c that broadcasts to x."""
     if factor.numel() == 1:
         return x.blocks * factor.reshape(()) ** 2
     shape = [1] * (x.dim() - factor.dim()) + list(factor.shape)
@@ -51,13 +51,13 @@ def scaled(x: CovarianceTensor, factor: Tensor) -> Tensor:
 
 
 def summed(one: CovarianceTensor, other: CovarianceTensor) -> CovarianceTensor:
-    """The sum of two covariances, in the blocks that both have; the mean is that of the first."""
+    """Add two covariances in the blocks that both have; the mean is that of the first."""
     groups = one.blocks.shape[1], other.blocks.shape[1]
     return one.like(one.expected, merge(one, groups[1]) + merge(other, groups[0]))
 
 
 def second_moments(x: CovarianceTensor) -> Tensor:
-    """E(x_p x_q) for the positions of each channel alone, (N, channels, positions, positions)."""
+    """Compute E(x_p x_q) for the positions of each channel, (N, channels, positions, positions)."""
     examples, channels = x.shape[:2]
     blocks = merge(x, channels)
     groups, positions = blocks.shape[1], math.prod(x.shape[2:])

@@ -1,4 +1,4 @@
-"""Linear layers and convolutions: each of input, weight and bias random or not (the original VDP).
+"""Linear layers and convolutions, whose input, weight and bias may each be random or not (the original VDP).
 
     Cov(y_op, y_o'q) = Σ w_oi w_o'j Cov(x_pi, x_qj) + δ_oo' [Σ_i σ_oi² E(x_pi x_qi) + σ_o²]
 
@@ -26,7 +26,7 @@ Parameter = tuple[Tensor, Tensor | None]
 
 @RULES.rule(F.linear, exact=True, assumes=ASSUMES)
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None) -> CovarianceTensor:
-    """Of vectors (N, features); further axes are positions that share the weights."""
+    """Pass vectors (N, features); further axes are positions that share the weights."""
     random = first_random(input, weight, bias)
     (w, w_variance), (b, b_variance) = parameter(operation, weight), parameter(operation, bias)
     if input.dim() < 2:
@@ -60,7 +60,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None) -> C
 def convolution(
     operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any
 ) -> CovarianceTensor:
-    """Of examples (N, channels, ...), with any stride, padding, dilation and groups."""
+    """Pass examples (N, channels, ...), with any stride, padding, dilation and groups."""
     random = first_random(input, weight, bias)
     kernel, offset = parameter(operation, weight), parameter(operation, bias)
     if input.dim() != kernel[0].dim():
@@ -96,7 +96,7 @@ def _convolved(
 
 
 def _passed(operation: Operation, x: CovarianceTensor, w: Tensor, options: dict[str, Any]) -> Tensor:
-    """K Σ Kᵀ with K the convolution by the mean weights: its columns first, each block alone, then its rows."""
+    """Compute K Σ Kᵀ, where K is the convolution by the mean weights: first its columns, then its rows."""
     blocks = merge(x, x.shape[1] if options.get("groups", 1) == 1 else 1)
     examples, groups, size, _ = blocks.shape
     each = x.shape[1] // groups
@@ -111,7 +111,7 @@ def _passed(operation: Operation, x: CovarianceTensor, w: Tensor, options: dict[
 
 
 def _of_filters(operation: Operation, input: Any, variance: Tensor, options: dict[str, Any]) -> Tensor:
-    """Σ_i σ_oi² E(x_pi x_qi), (N, channels out, positions, positions)."""
+    """Compute Σ_i σ_oi² E(x_pi x_qi), (N, channels out, positions, positions)."""
     groups = options.get("groups", 1)
     places = _places(operation, input, variance, options)  # (offsets, positions)
     by_group = variance.reshape(groups, variance.shape[0] // groups, variance.shape[1], -1)  # (g, out, in, offsets)
@@ -132,7 +132,7 @@ def _of_filters(operation: Operation, input: Any, variance: Tensor, options: dic
 
 
 def _places(operation: Operation, input: Any, kernel: Tensor, options: dict[str, Any]) -> Tensor:
-    """Which position each offset of the kernel meets at each output, counted from 1; 0 is padding.
+    """Return the position that each offset of the kernel meets at each output, counted from 1; 0 is padding.
 
     A convolution of the positions' numbers by kernels with a single 1 says so, whatever its options.
     """

@@ -13,7 +13,7 @@ from leanbayes.propagate.linear_ops import Operation
 
 __all__ = ["batch_norm", "dropout", "log_softmax", "softmax"]
 
-FIRST_ORDER = "small variances: first order, with the full Jacobian (002, eq. 8, 9)"
+FIRST_ORDER = "small variances: first order, with the full Jacobian (VDP++, eq. 8 and 9)"
 
 
 @RULES.rule(F.batch_norm, exact=False, assumes="statistics do not move: those of the means; exact in eval mode")
@@ -65,7 +65,7 @@ def batch_norm(
     assumes="the mask is drawn, and not part of the covariance",
 )
 def dropout(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> CovarianceTensor:
-    """Nothing in eval mode; else y = m∘x with m the scaled mask."""
+    """Do nothing in eval mode; in train mode y = m∘x, where m is the scaled mask."""
     x = only_first(operation, input, *args, *kwargs.values())
     if not kwargs.get("training", kwargs.get("train", args[1] if len(args) > 1 else True)):
         return x
@@ -75,7 +75,7 @@ def dropout(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Cova
 
 @RULES.rule(F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax, exact=False, assumes=FIRST_ORDER)
 def softmax(operation: Operation, input: Any, dim: int | None = None, *args: Any, **kwargs: Any) -> CovarianceTensor:
-    """J = diag(p) - p pᵀ."""
+    """Pass the softmax to first order, with the Jacobian diag(p) - p pᵀ."""
     x = only_first(operation, input)
     p = operation(x.expected, dim, *args, **kwargs)
     axis = _axis(p, dim)
@@ -86,7 +86,7 @@ def softmax(operation: Operation, input: Any, dim: int | None = None, *args: Any
 def log_softmax(
     operation: Operation, input: Any, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> CovarianceTensor:
-    """J = I - 1 pᵀ."""
+    """Pass the log-softmax to first order, with the Jacobian I - 1 pᵀ."""
     x = only_first(operation, input)
     mean = operation(x.expected, dim, *args, **kwargs)
     p, axis = mean.exp(), _axis(mean, dim)
@@ -94,13 +94,13 @@ def log_softmax(
 
 
 def _axis(value: Tensor, dim: int | None) -> int:
-    """From the end: rows stand before the features."""
+    """Return the axis counted from the end, because rows stand before the features."""
     chosen = (0 if value.dim() in (0, 1, 3) else 1) if dim is None else dim  # as torch chooses
     return chosen if chosen < 0 else chosen - value.dim()
 
 
 def _to_first_order(x: CovarianceTensor, mean: Tensor, jacobian: Callable[[Tensor], Tensor]) -> CovarianceTensor:
-    """J Σ Jᵀ, where ``jacobian`` maps rows (N, rows, ...)."""
+    """Compute J Σ Jᵀ, where ``jacobian`` maps rows (N, rows, ...)."""
 
     def rows(value: Tensor) -> Tensor:
         return jacobian(value.reshape(len(value), -1, *x.shape[1:])).reshape(value.shape)

@@ -1,4 +1,4 @@
-"""Pooling, resizing and reductions: linear maps of the positions; the largest by co-pooling."""
+"""Pooling, resizing and reductions are linear maps of the positions; max pooling follows the largest mean."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ _AVERAGE: dict[Any, int] = {
 
 @RULES.rule(*_MAX, exact=False, assumes="the entry with the largest mean is the largest (co-pooling, 002)")
 def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Mean and covariance at the arg max of the means."""
+    """Take the mean and covariance at the arg max of the means (co-pooling)."""
     wanted = kwargs.pop("return_indices", False) or operation is _MAX[operation][0]
     with_indices, rank = _MAX[operation]
     x = only_first(operation, input, *args, *kwargs.values())
@@ -47,7 +47,7 @@ def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any
 
 @RULES.rule(*_AVERAGE, F.interpolate, exact=True)
 def average(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> CovarianceTensor:
-    """A Σ Aᵀ, with A the averaging."""
+    """Compute A Σ Aᵀ, where A is the average."""
     x = only_first(operation, input, *args, *kwargs.values())
     return linear_map(
         x,
@@ -59,7 +59,7 @@ def average(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Cova
 
 @RULES.rule(F.pad, exact=True)
 def pad(operation: Operation, input: Any, pad: Any, mode: str = "constant", value: Any = None) -> CovarianceTensor:
-    """Constants are not random; copies are copies."""
+    """Pad with constants, which are not random, or with copies, which are fully correlated."""
     x = only_first(operation, input, value)
     if len(pad) > 2 * (x.dim() - 1):
         missing(operation, x, "it adds examples")
@@ -74,7 +74,7 @@ def pad(operation: Operation, input: Any, pad: Any, mode: str = "constant", valu
 def total(
     operation: Operation, input: Any, dim: Any = None, keepdim: bool = False, *, axis: Any = None
 ) -> CovarianceTensor:
-    """Σ z or the mean of z over axes of each example."""
+    """Compute the sum or the mean of z over axes of each example."""
     x = only_first(operation, input)
     dim = axis if dim is None else dim
     given = () if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)

@@ -1,4 +1,4 @@
-"""Operations that move or choose the entries of each example, and those that copy or convert all of it."""
+"""Operations that move or select the entries of each example, and operations that copy or convert all of them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = ["convert", "rearrange"]
 
 
 def _both(*names: str) -> list[Any]:
-    """The function and the method of these names, as far as they exist."""
+    """Return the functions and methods of these names that exist."""
     found = [getattr(home, name, None) for name in names for home in (torch, Tensor)]
     return [operation for operation in found if operation is not None]
 
@@ -26,7 +26,7 @@ def _both(*names: str) -> list[Any]:
     exact=True,
 )
 def rearrange(operation: Any, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """The same for numbers that stand for the entries, which then say what has gone where."""
+    """Apply the operation to numbered entries, to learn which entry goes where."""
     x = only_first(operation, input, *args, *kwargs.values())
     means = operation(x.expected, *args, **kwargs)
     numbers = torch.arange(x.expected.numel(), device=x.expected.device).view(x.expected.shape)
@@ -52,7 +52,7 @@ def _placed(operation: Any, x: CovarianceTensor, mean: Tensor, numbers: Tensor) 
 
 @RULES.rule(*_both("clone", "detach", "contiguous", "to", "type_as", "float", "double", "half", "bfloat16"), exact=True)
 def convert(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Another type or device, or a copy."""
+    """Convert to another type or device, or copy."""
     args = tuple(map(expected_of, args))
     if not isinstance(input, CovarianceTensor):  # plain.to(random): only the type and device of the other matter
         return operation(input, *args, **kwargs)
