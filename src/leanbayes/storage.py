@@ -27,7 +27,8 @@ from leanbayes.prediction import Predictor
 from leanbayes.priors import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
 from leanbayes.propagate import PROPAGATIONS, Moments, Propagation
 from leanbayes.subspace import dense_name, scatters
-from leanbayes.subspace.select import Selection, Slot, Subspace, anything
+from leanbayes.subspace.select import Selection, Subspace
+from leanbayes.subspace.slots import Slot, anything
 from leanbayes.subspace.storage import keep_layout, make_dense, sparsify
 
 __all__ = ["FORMAT", "about", "load", "save"]

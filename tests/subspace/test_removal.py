@@ -33,7 +33,7 @@ BOUNDS = {  # what the docstring of removal_scores promises, and more where more
 
 
 def exact(name: str, mean: float, scale: float, rate: float) -> mp.mpf:
-    """The score by 004's own formulas, with digits to spare for what they cancel."""
+    """The score by the formulas of Li et al. 2024, with digits to spare for what they cancel."""
     mu, sigma, lam = abs(mp.mpf(mean)), mp.mpf(scale), mp.mpf(rate)
     r, t = mu / sigma, lam * sigma
     first = sigma * (r * mp.erf(r / mp.sqrt(2)) + 2 * mp.npdf(r))
@@ -109,7 +109,7 @@ class TestAgainstTruth:
 
 
 class TestOrder:
-    """What grows with what: the table of the module, and where 004 is wrong."""
+    """What grows with what: the table of the module, and where Li et al. 2024 are wrong."""
 
     @pytest.mark.parametrize("name", REMOVAL)
     @pytest.mark.parametrize("rate", [0.01, 1.0, 3.0])

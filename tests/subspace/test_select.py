@@ -6,23 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from leanbayes.errors import InputError, LeanBayesError, NonFinite, SelectionError, UnknownName
-from leanbayes.subspace import Slot, everything, layers, not_norm, random_k, slots_of, top_k
-
-
-class Net(nn.Module):
-    """Names with dots at several depths, norms, a frozen layer, and a parameter of the model itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.token = nn.Parameter(torch.randn(3))
-        self.stem = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
-        self.layer4 = nn.ModuleList([nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4)), nn.Linear(4, 4)])
-        self.fc = nn.Linear(4, 3)
-        self.fc2 = nn.Linear(4, 2)
-
-
-NAMES = [name for name, _ in Net().named_parameters()]
+from leanbayes.errors import LeanBayesError, NonFinite, SelectionError, UnknownName
+from leanbayes.subspace import Slot, everything, layers, not_norm, random_k, top_k
+from tests.subspace.models import NAMES, Net
 
 
 def random_scores(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
@@ -49,36 +35,6 @@ def as_lists(selection: dict[str, Tensor | None], model: nn.Module) -> dict[str,
 
 def total(selection: dict[str, Tensor | None], model: nn.Module) -> int:
     return sum(len(places) for places in as_lists(selection, model).values())
-
-
-class TestSlots:
-    def test_every_parameter_once_with_its_owner(self):
-        model = Net()
-        slots = slots_of(model)
-        assert [slot.name for slot in slots] == NAMES
-        by_name = {slot.name: slot for slot in slots}
-        assert by_name["token"].module is model
-        assert by_name["token"].layer == ""
-        assert by_name["layer4.0.1.bias"].module is model.layer4[0][1]
-        assert by_name["layer4.0.1.bias"].layer == "layer4.0.1"
-        assert by_name["fc.weight"].parameter is model.fc.weight
-
-    def test_a_tied_parameter_is_listed_under_its_first_name(self):
-        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-        model[1].weight = model[0].weight
-        assert [slot.name for slot in slots_of(model)] == ["0.weight", "0.bias", "1.bias"]
-
-    def test_frozen_ones_are_listed_and_integers_are_not(self):
-        model = nn.Linear(2, 1)
-        model.bias.requires_grad_(False)
-        model.count = nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)
-        assert [slot.name for slot in slots_of(model)] == ["weight", "bias"]
-
-    def test_a_lazy_model_is_refused_by_every_subspace(self):
-        model = nn.Sequential(nn.Linear(2, 3), nn.LazyLinear(1))
-        for choice in (everything(), layers("*"), random_k(k=1), top_k({}, k=1)):
-            with pytest.raises(InputError, match=r"'1\.weight' has no shape yet; run one batch through"):
-                choice.select(model)
 
 
 class TestEverything:
@@ -113,20 +69,6 @@ class TestEverything:
         before = {name: p.detach().clone() for name, p in model.state_dict().items()}
         everything().select(model)
         assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "norm",
-    [
-        nn.BatchNorm1d(2), nn.BatchNorm2d(2), nn.BatchNorm3d(2), nn.SyncBatchNorm(2), nn.InstanceNorm2d(2, affine=True),
-        nn.GroupNorm(1, 2), nn.LayerNorm(2), nn.RMSNorm(2),
-    ],
-    ids=lambda norm: type(norm).__name__,
-)  # fmt: skip
-def test_not_norm_knows_every_norm_of_torch(norm):
-    model = nn.Sequential(nn.Linear(2, 2), norm)
-    assert [slot.name for slot in slots_of(model) if not_norm(slot)] == ["0.weight", "0.bias"]
-    assert len(slots_of(model)) > 2
 
 
 class TestLayers:

@@ -7,17 +7,8 @@ coordinates of a dense model. `sparse` stores a few coordinates of each layer an
 from leanbayes.subspace.removal import REMOVAL, overlap, removal_scores
 from leanbayes.subspace.rewire import Move, Rewire, plan_move
 from leanbayes.subspace.scores import sensitivity
-from leanbayes.subspace.select import (
-    Slot,
-    Subspace,
-    everything,
-    last_layer,
-    layers,
-    not_norm,
-    random_k,
-    slots_of,
-    top_k,
-)
+from leanbayes.subspace.select import Subspace, everything, layers, random_k, top_k
+from leanbayes.subspace.slots import Slot, last_layer, not_norm, slots_of
 from leanbayes.subspace.sparse_subspace import make_sparse, sparse
 from leanbayes.subspace.storage import Scatter, dense_name, densify, scatters, sparse_state
 from leanbayes.subspace.summary import Summary, TensorSummary

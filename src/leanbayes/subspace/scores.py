@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 
 from leanbayes._calls import batch_size, call, call_with, map_tensors, prediction_tensor, split_batch, take
 from leanbayes.errors import InputError, NonFinite, UnknownName
-from leanbayes.subspace.select import slots_of
+from leanbayes.subspace.slots import slots_of
 
 __all__ = ["sensitivity"]
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from leanbayes.errors import SelectionError, UnknownName
-from leanbayes.subspace.select import Selection, Slot, Subspace, everything, matches, not_norm
+from leanbayes.subspace.select import Selection, Subspace, everything
+from leanbayes.subspace.slots import Slot, matches, not_norm
 from leanbayes.subspace.storage import keep_layout, scatters, sparsify
 
 __all__ = ["Layout", "Sparse", "Start", "layers_of", "make_sparse", "sparse"]
