@@ -1,4 +1,4 @@
-"""Statistics over seeds: what a handful of runs can and cannot tell."""
+"""Statistics over seeds: what a handful of runs can tell, and what they cannot."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -37,16 +37,22 @@ __all__ = [
 Values = Sequence[float] | NDArray[Any] | Tensor
 Vector = NDArray[np.float64]
 
-_EXACT_UP_TO = 8  # 8! = 40320 orders are counted in a moment
+_EXACT_UP_TO = 8  # 8! = 40320 orders are quick to count
 _ROUNDING = 64 * np.finfo(np.float64).eps
-_STEPS = np.linspace(-6, 6, 1501)  # deviations around each component: the supremum is met to 1e-5
+_STEPS = np.linspace(-6, 6, 1501)  # in deviations around each component; this grid meets the supremum to 1e-5
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over ``n`` runs and where the true mean lies with probability ``level``.
+    """The mean of several runs, and a confidence interval of the true mean.
 
-    One run has a mean and no interval: ``deviation``, ``low`` and ``high`` are then None.
+    Attributes:
+        mean: the mean of the runs.
+        deviation: the standard deviation of the runs; None for a single run.
+        low: the lower end of the interval; None for a single run.
+        high: the upper end of the interval; None for a single run.
+        n: how many runs there are.
+        level: the confidence level, such as 0.95.
     """
 
     mean: float
@@ -58,10 +64,14 @@ class Interval:
 
 
 def interval(values: Values, level: float = 0.95) -> Interval:
-    """Student's interval: mean ± t_{(1+level)/2, n−1} · s/√n, for values that are Normal and independent.
+    """Return Student's interval, mean ± t_{(1+level)/2, n−1} · s/√n, which holds for independent Normal values.
 
-    >>> found = interval([1.0, 2.0, 3.0])
-    >>> found.mean, found.deviation, round(found.low, 3), round(found.high, 3)
+    Args:
+        values: one value for each run.
+        level: the confidence level.
+
+    >>> seeds = interval([1.0, 2.0, 3.0])
+    >>> seeds.mean, seeds.deviation, round(seeds.low, 3), round(seeds.high, 3)
     (2.0, 1.0, -0.484, 4.484)
     >>> interval([0.9]).low is None
     True
@@ -79,7 +89,14 @@ def interval(values: Values, level: float = 0.95) -> Interval:
 
 @dataclass(frozen=True)
 class Anova:
-    """Whether group means differ: F = (variance between) / (variance within), and p of so large an F if none did."""
+    """The result of an analysis of variance, which asks whether the means of groups differ.
+
+    Attributes:
+        F: the variance between groups divided by the variance within groups.
+        p: the probability of an F at least this large if all groups had the same mean.
+        between: the degrees of freedom between groups, k − 1 for k groups.
+        within: the degrees of freedom within groups, n − k for n values.
+    """
 
     F: float
     p: float
@@ -88,12 +105,12 @@ class Anova:
 
 
 def anova(groups: Mapping[str, Values] | Sequence[Values]) -> Anova:
-    """One-way analysis of variance; ``between`` and ``within`` are the degrees of freedom, k − 1 and n − k.
+    """Return the one-way analysis of variance of several groups of values.
 
-    The groups are taken as independent. Runs that share their seeds are paired: `paired_tests` uses that.
+    The test takes the groups as independent. Runs that share their seeds are paired, which `paired_tests` uses.
 
-    >>> found = anova({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
-    >>> round(found.F, 6), round(found.p, 6), found.between, found.within
+    >>> test = anova({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
+    >>> round(test.F, 6), round(test.p, 6), test.between, test.within
     (1.5, 0.287864, 1, 4)
     """
     named = groups if isinstance(groups, Mapping) else {f"group {i}": group for i, group in enumerate(groups)}
@@ -105,17 +122,23 @@ def anova(groups: Mapping[str, Values] | Sequence[Values]) -> Anova:
             f"{len(vectors)} groups; run more seeds"
         )
     if all(_constant(x, x) for x in vectors):
-        raise InputError("the values do not vary within any group, so no F can be computed; compare the means as is")
-    found = _scipy_stats().f_oneway(*vectors)
-    return Anova(float(found.statistic), float(found.pvalue), len(vectors) - 1, total - len(vectors))
+        raise InputError("the values do not vary within any group, so F cannot be computed; compare the means directly")
+    test = _scipy_stats().f_oneway(*vectors)
+    return Anova(float(test.statistic), float(test.pvalue), len(vectors) - 1, total - len(vectors))
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Student's test of a mean difference, a − b, over ``n`` pairs.
+    """Student's test of the mean difference between pairs of values.
 
-    ``corrected`` is p with Holm's correction for the number of tests made (p itself, if one). Where every pair differs
-    by the same there is no spread to judge by: ``t``, ``p`` and ``corrected`` are None.
+    If all pairs have the same difference there is no spread to judge it by: ``t``, ``p`` and ``corrected`` are None.
+
+    Attributes:
+        difference: the mean of a − b.
+        t: the mean difference divided by its standard error.
+        p: the probability of a t at least this far from 0 if the true difference were 0.
+        corrected: p with Holm's correction for the number of tests, or p itself for a single test.
+        n: how many pairs there are.
     """
 
     difference: float
@@ -126,46 +149,59 @@ class PairedTest:
 
 
 def paired_t(a: Values, b: Values) -> PairedTest:
-    """Two-sided paired t-test: t = d̄ / (s_d/√n) with d = a − b, pair by pair (the same seed in both).
+    """Return the two-sided paired t-test, t = d̄ / (s_d/√n) with d = a − b.
 
-    >>> found = paired_t([3.0, 4.0, 5.0], [1.0, 3.0, 2.0])
-    >>> found.difference, round(found.t, 6), round(found.p, 6)
+    Args:
+        a: the values of one method, one for each seed.
+        b: the values of the other method, with the seeds in the same order.
+
+    >>> test = paired_t([3.0, 4.0, 5.0], [1.0, 3.0, 2.0])
+    >>> test.difference, round(test.t, 6), round(test.p, 6)
     (2.0, 3.464102, 0.07418)
     """
     first, second = _pair(a, b, at_least=2)
-    found = _paired(first, second)
-    if found.p is None:
+    test = _paired(first, second)
+    if test.p is None:
         raise InputError(
-            f"every pair differs by {found.difference:g}, so there is no spread to judge that by; run more seeds"
+            f"every pair differs by {test.difference:g}, so there is no spread to judge that by; run more seeds"
         )
-    return found
+    return test
 
 
 def paired_tests(table: Mapping[str, Values]) -> dict[str, PairedTest]:
-    """Paired t-tests of every pair of rows, "a vs b", with Holm's correction; values in the same order of seeds.
+    """Return the paired t-test of every pair of rows, by names such as "a vs b", with Holm's correction.
 
-    >>> found = paired_tests({"a": [3.0, 4.0, 5.0], "b": [1.0, 3.0, 2.0], "c": [0.0, 0.0, 1.0]})
-    >>> [(name, round(test.p, 4), round(test.corrected, 4)) for name, test in found.items()]
+    Args:
+        table: for each method its values, with the seeds in the same order in every row.
+
+    >>> tests = paired_tests({"a": [3.0, 4.0, 5.0], "b": [1.0, 3.0, 2.0], "c": [0.0, 0.0, 1.0]})
+    >>> [(name, round(test.p, 4), round(test.corrected, 4)) for name, test in tests.items()]
     [('a vs b', 0.0742, 0.1484), ('a vs c', 0.0082, 0.0245), ('b vs c', 0.1296, 0.1484)]
     """
     if len(table) < 2:
-        raise InputError(f"there is nothing to compare: got {len(table)} rows, need at least two")
+        raise InputError(f"a comparison needs at least two rows, got {len(table)}")
     vectors = {name: _vector(values, repr(name), at_least=2) for name, values in table.items()}
     if len({len(x) for x in vectors.values()}) > 1:
-        raise ShapeMismatch(f"every row needs one value a seed, got { {name: len(x) for name, x in vectors.items()} }")
+        raise ShapeMismatch(
+            f"every row needs one value for each seed, got { {name: len(x) for name, x in vectors.items()} } values"
+        )
     return _corrected({f"{a} vs {b}": _paired(vectors[a], vectors[b]) for a, b in combinations(vectors, 2)})
 
 
 def seed_tests(tables: Mapping[str, Mapping[str, Mapping[int, float | None]]]) -> dict[str, dict[str, Any]]:
-    """ANOVA and paired tests of each metric of a comparison, {metric: {method: {seed: value}}}, as JSON can hold them.
+    """Return an ANOVA and paired tests for each metric of a comparison, as JSON can hold them.
 
-    Pairs are of the seeds that both methods have, two at least. What cannot be tested is left out, and so is a method
-    one of whose values is missing or not finite: without the run that failed it would look better than it is.
+    Two methods are paired by the seeds that both have, of which there must be at least two. What cannot be tested is
+    left out. A method is left out too if one of its values is missing or not finite, because without the run that
+    failed it would look better than it is.
+
+    Args:
+        tables: the values as {metric: {method: {seed: value}}}.
 
     >>> seed_tests({"accuracy": {"a": {0: 0.9}, "b": {0: 0.8}}})
     {'anova': {}, 'paired': {}}
     """
-    found: dict[str, dict[str, Any]] = {"anova": {}, "paired": {}}
+    tests: dict[str, dict[str, Any]] = {"anova": {}, "paired": {}}
     for metric, methods in tables.items():
         rows = {
             name: {seed: value for seed, value in row.items() if value is not None}
@@ -173,7 +209,7 @@ def seed_tests(tables: Mapping[str, Mapping[str, Mapping[int, float | None]]]) -
             if row and all(value is not None and isfinite(value) for value in row.values())
         }
         with suppress(InputError):
-            found["anova"][metric] = asdict(anova({name: list(row.values()) for name, row in rows.items()}))
+            tests["anova"][metric] = asdict(anova({name: list(row.values()) for name, row in rows.items()}))
         pairs = {}
         for a, b in combinations(rows, 2):
             seeds = sorted(rows[a].keys() & rows[b].keys())
@@ -181,14 +217,15 @@ def seed_tests(tables: Mapping[str, Mapping[str, Mapping[int, float | None]]]) -
                 pairs[f"{a} vs {b}"] = _paired(*(np.array([rows[name][seed] for seed in seeds]) for name in (a, b)))
         tested = {pair: asdict(test) for pair, test in _corrected(pairs).items() if test.p is not None}
         if tested:
-            found["paired"][metric] = tested
-    return found
+            tests["paired"][metric] = tested
+    return tests
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction (1979): with p₁ ≤ … ≤ p_m, p̃ᵢ = max over j ≤ i of min(1, (m − j + 1) p_j).
+    """Return p values with Holm's correction (1979): for p₁ ≤ … ≤ p_m, p̃ᵢ = max over j ≤ i of min(1, (m − j + 1) p_j).
 
-    Rejecting where p̃ ≤ α makes even one wrong rejection no more likely than α, whatever depends on what.
+    If all hypotheses with p̃ ≤ α are rejected, the probability of even one wrong rejection is at most α, however the
+    tests depend on each other.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -196,15 +233,22 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if not all(0 <= p <= 1 for p in p_values):
         raise InputError(f"p values must be from 0 to 1, got {list(p_values)}")
     corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
     return corrected
 
 
 @dataclass(frozen=True)
 class Spearman:
-    """Rank correlation and its two-sided p; ``exact`` says whether all orders were counted or Student's law used."""
+    """A rank correlation.
+
+    Attributes:
+        rho: the correlation of the ranks, from −1 to 1.
+        p: the two-sided p value.
+        n: how many pairs there are.
+        exact: whether p comes from counting all orders; otherwise it comes from Student's law.
+    """
 
     rho: float
     p: float
@@ -213,19 +257,20 @@ class Spearman:
 
 
 def spearman(a: Values, b: Values) -> Spearman:
-    """Correlation of ranks, ties sharing theirs, of at least three pairs.
+    """Return Spearman's correlation of ranks, in which tied values share their mean rank, of at least three pairs.
 
-    Up to eight pairs p comes from all n! orders; the usual Student approximation would call three in order p = 0.
+    For up to eight pairs, p comes from all n! orders. The usual approximation by Student's law would give p = 0 for
+    three pairs in the same order.
 
     >>> spearman([1.0, 2.0, 3.0], [5.0, 6.0, 9.0])
     Spearman(rho=1.0, p=0.333..., n=3, exact=True)
     """
     first, second = _pair(a, b, at_least=3)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
-        raise InputError("one of the two is constant: it has no order to correlate")
+        raise InputError("one of the two is constant, so it has no order to correlate")
     stats = _scipy_stats()
-    found = stats.spearmanr(first, second)
-    rho, p, n = float(found.statistic), float(found.pvalue), len(first)
+    correlation = stats.spearmanr(first, second)
+    rho, p, n = float(correlation.statistic), float(correlation.pvalue), len(first)
     if exact := n <= _EXACT_UP_TO:
         ranks, others = stats.rankdata(first), stats.rankdata(second) - (n + 1) / 2
         p = stats.permutation_test(
@@ -240,10 +285,14 @@ def spearman(a: Values, b: Values) -> Spearman:
 
 @dataclass(frozen=True)
 class WeightDistance:
-    """How far two weight distributions are apart, from 0 to 1.
+    """How far two distributions of weights are apart.
 
-    ``statistic`` is the Kolmogorov-Smirnov distance of two fitted mixtures, ``empirical`` that of the weights
-    themselves; if these differ, the mixtures fit badly. ``p`` is for ``statistic`` with ``n_a`` and ``n_b`` weights.
+    Attributes:
+        statistic: the Kolmogorov-Smirnov distance of two fitted mixtures, from 0 to 1.
+        p: the p value of ``statistic``.
+        empirical: the same distance of the weights themselves; if it differs from ``statistic``, the fit is bad.
+        n_a: how many weights of the first set were used.
+        n_b: how many weights of the second set were used.
     """
 
     statistic: float
@@ -254,29 +303,30 @@ class WeightDistance:
 
 
 def weight_distance(a: Values, b: Values, *, components: int = 5, most: int = 100_000, seed: int = 0) -> WeightDistance:
-    """sup_x |F_a(x) − F_b(x)| of two Gaussian mixtures, one fitted to each set of weights (001, appendix G).
+    """Return sup_x |F_a(x) − F_b(x)| of two Gaussian mixtures, one fitted to each set of weights.
 
-    001 reads its p < 1e-10 at a distance of 0.07 as likeness; a small p says that the two laws differ. With many
-    weights every p is small, so read the distance. It says nothing of which weight is where. The p is the asymptotic
-    one of two samples; that the mixtures were fitted to them it does not know.
+    The measure comes from appendix G of the paper on sensitivity-guided subnetworks. That paper takes p < 1e-10 at a
+    distance of 0.07 as a sign that the two laws are alike, but a small p means that they differ. With many weights
+    every p is small, so read the distance. The distance ignores which weight is where. The p value is the asymptotic
+    one for two samples, and ignores that the mixtures were fitted to them.
 
     Args:
-        a: weights of one model, of any shape, such as `weights_of` gives.
-        b: those of the other.
-        components: Gaussians in each mixture; 001 does not say how many.
-        most: fit to so many of the weights at most, chosen by ``seed``.
-        seed: of that choice and of the fit.
+        a: the weights of one model, of any shape, such as `weights_of` returns.
+        b: the weights of the other model.
+        components: how many Gaussians each mixture has; the paper does not say how many it uses.
+        most: the largest number of weights that a mixture is fitted to; more than that are sampled.
+        seed: the seed of that sample and of the fit.
 
     >>> a = torch.randn(4000, generator=torch.Generator().manual_seed(0))
     >>> 0.15 < weight_distance(a, a + 0.5, components=2).statistic < 0.25  # 2Φ(1/4) − 1 = 0.197
     True
     """
     if components < 1 or most < components:
-        raise InputError(f"need components of at least 1 and most no smaller, got {components} and {most}")
+        raise InputError(f"components must be at least 1 and most at least components, got {components} and {most}")
     stats = _scipy_stats()
-    first, second = (_some(values, name, components, most, seed) for name, values in (("a", a), ("b", b)))
+    first, second = (_sampled(values, name, components, most, seed) for name, values in (("a", a), ("b", b)))
     pooled = np.concatenate([first, second])
-    # A common shift and scale change no distance, and the fit's own smallest variance is meant for data of unit scale.
+    # A common shift and scale change no distance, and the fit has a smallest variance that suits data of unit scale.
     first, second = ((x - pooled.mean()) / pooled.std() for x in (first, second))
     laws = [_mixture(x, components, seed) for x in (first, second)]
     grid = np.concatenate([mean[:, None] + np.outer(scale, _STEPS) for _, mean, scale in laws], axis=None)
@@ -293,7 +343,7 @@ def weight_distance(a: Values, b: Values, *, components: int = 5, most: int = 10
 
 
 def weights_of(model: nn.Module, *, generator: torch.Generator | None = None) -> Tensor:
-    """Every weight of a model in one vector: of a `Bayesian` one draw, of an ensemble those of all members.
+    """Return all weights of a model in one vector: one draw of a `Bayesian`, and all members of an ensemble.
 
     >>> weights_of(nn.Linear(3, 2)).shape
     torch.Size([8])
@@ -305,30 +355,30 @@ def weights_of(model: nn.Module, *, generator: torch.Generator | None = None) ->
         drawn, model = model.draw(generator=generator), model.model
     tensors = [drawn.get(name, parameter) for name, parameter in model.named_parameters()]
     if not tensors:
-        raise InputError(f"a {type(model).__name__} has no weights")
+        raise InputError(f"the model has no weights: it is a {type(model).__name__} without parameters")
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
 def _mixture(x: Vector, components: int, seed: int) -> tuple[Vector, Vector, Vector]:
-    """Weights, means and deviations of a mixture fitted to a sample."""
+    """The weights, means and deviations of a Gaussian mixture that is fitted to a sample."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.mixture import GaussianMixture
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # `empirical` tells how well the mixture fits
+        warnings.simplefilter("ignore", ConvergenceWarning)  # `empirical` shows how well the mixture fits
         fitted = GaussianMixture(components, max_iter=500, random_state=seed).fit(x[:, None])
     return fitted.weights_, fitted.means_[:, 0], np.sqrt(fitted.covariances_[:, 0, 0])
 
 
-def _some(values: Values, name: str, at_least: int, most: int, seed: int) -> Vector:
-    """At most so many of the values, chosen without order."""
+def _sampled(values: Values, name: str, at_least: int, most: int, seed: int) -> Vector:
+    """All values, or a random sample of ``most`` of them."""
     tensor = torch.as_tensor(values).detach().flatten()
     if len(tensor) > most:
         chosen = torch.randperm(len(tensor), generator=torch.Generator().manual_seed(seed))[:most]
         tensor = tensor[chosen.to(tensor.device)]
     x = _vector(tensor, name, at_least=max(at_least, 2))
     if _constant(x, x):
-        raise InputError(f"the weights of {name} are all {x[0]:g}: that is no distribution to fit a mixture to")
+        raise InputError(f"the weights of {name} are all {x[0]:g}, so no mixture can be fitted to them")
     return x
 
 
@@ -336,25 +386,27 @@ def _paired(a: Vector, b: Vector) -> PairedTest:
     difference = float((a - b).mean())
     if _constant(a - b, a, b):
         return PairedTest(difference, None, None, None, len(a))
-    found = _scipy_stats().ttest_rel(a, b)
-    return PairedTest(difference, float(found.statistic), float(found.pvalue), float(found.pvalue), len(a))
+    test = _scipy_stats().ttest_rel(a, b)
+    return PairedTest(difference, float(test.statistic), float(test.pvalue), float(test.pvalue), len(a))
 
 
-def _corrected(found: dict[str, PairedTest]) -> dict[str, PairedTest]:
-    tested = {name: test.p for name, test in found.items() if test.p is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {name: replace(test, corrected=corrected.get(name)) for name, test in found.items()}
+def _corrected(tests: dict[str, PairedTest]) -> dict[str, PairedTest]:
+    p_values = {name: test.p for name, test in tests.items() if test.p is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return {name: replace(test, corrected=corrected.get(name)) for name, test in tests.items()}
 
 
 def _pair(a: Values, b: Values, at_least: int) -> tuple[Vector, Vector]:
     first, second = _vector(a, "a", at_least), _vector(b, "b", at_least)
     if len(first) != len(second):
-        raise ShapeMismatch(f"pairs need as many values in a as in b, got {len(first)} and {len(second)}")
+        raise ShapeMismatch(
+            f"a and b must have as many values as each other to be paired, got {len(first)} and {len(second)}"
+        )
     return first, second
 
 
 def _constant(x: Vector, *sources: Vector) -> bool:
-    """Whether ``x`` varies by no more than the rounding of what it was computed from."""
+    """Whether ``x`` varies by no more than the rounding errors of the values that it was computed from."""
     return bool(np.ptp(x) <= _ROUNDING * max(np.abs(source).max() for source in sources))
 
 
@@ -366,14 +418,14 @@ def _vector(values: Values, name: str, at_least: int) -> Vector:
     if x.ndim != 1:
         raise ShapeMismatch(f"{name} must be a list of numbers, got the shape {x.shape}")
     if len(x) < at_least:
-        raise InputError(f"{name} has {len(x)} values, need at least {at_least}; run more seeds")
+        raise InputError(f"{name} has {len(x)} values, but needs at least {at_least}; run more seeds")
     if not np.isfinite(x).all():
         raise NonFinite(f"{name} has NaN or infinite values at {np.flatnonzero(~np.isfinite(x))[:5].tolist()}")
     return x
 
 
 def _scipy_stats() -> Any:
-    """Imported when first needed: it takes a second."""
+    """Import scipy.stats when it is first needed, because the import takes a second."""
     from scipy import stats
 
     return stats

@@ -80,8 +80,8 @@ def overlays(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Se
         "overlays",
         "Segmentations and their uncertainty",
         "The left picture of each pair shows which areas the method found, invented and missed. The right picture "
-        "shows where the method is unsure (bright). Blue and red areas should be bright on the right; where they are "
-        "dark, the method errs without a warning.",
+        "shows where the method is unsure (bright). Blue and orange areas on the left should be bright on the right. "
+        "Where they are dark, the method errs without a warning.",
         tuple(panels),
         (
             LegendEntry(pictures.TRUE_POSITIVE, "■", "found (true positive)"),

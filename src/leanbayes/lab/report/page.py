@@ -146,7 +146,7 @@ def _about(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Fact]:
     sizes = [f"{task[name]:,} {purpose}" for name, purpose in words.items() if isinstance(task.get(name), int)]
     unfamiliar = [f"{name} ({size})" for name, size in task.get("shifted", {}).items()]
     seeds = list(dict.fromkeys(str(seed) for row in rows for seed in row.seeds))
-    changed = "(with changes that were not committed)" if results.get("changed_since_commit") else ""
+    changed = "The code had changes that were not committed." if results.get("changed_since_commit") else ""
     facts = [
         _Fact("Task", f"{task.get('name', '')}" + (f" ({kind})" if kind else "")),
         _Fact("Examples", ", ".join(sizes)),
@@ -244,7 +244,7 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
         quality = _body(results, rows, main)
         tables.append(_Table("table", "Quality", _reading_advice(rows), *quality, failed, tests))
     if details:
-        words = "The same for single data sets, classes, and levels of confidence."
+        words = "Metrics of single data sets, classes and levels of confidence, and of how well doubt detects errors."
         tables.append(_Table("detail", "Quality in detail", words, *_body(results, rows, details)))
     if costs:
         words = "What each method needs in memory, time and arithmetic."

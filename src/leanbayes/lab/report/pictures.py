@@ -30,7 +30,7 @@ def picture(image: Numbers) -> Pixels:
 
 
 def overlay(image: Numbers, truth: Numbers, predicted: Numbers, strength: float = 0.7) -> Pixels:
-    """Paint the foreground (classes above 0) over the picture: found green, invented blue, missed red.
+    """Paint the foreground (classes above 0) over the picture: found green, invented blue, missed orange.
 
     A foreground pixel for which another foreground class is predicted counts as missed.
     """

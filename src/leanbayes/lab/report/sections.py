@@ -83,11 +83,13 @@ def _tradeoff(results: Mapping[str, Any], rows: Sequence[Row]) -> Section | None
             panels.append(Panel(plot=plot, alternative=f"{title} against {label}. {values}"))
     corner = {"low": "lower left", "high": "upper left"}.get(better)
     good = f"Methods in the {corner} corner are good and cheap. " if corner else "Methods on the left are cheap. "
+    several = any(row.cells[metric].half for row in rows)
+    bars = "Bars are 95 % intervals over seeds." if several else ""
     return Section(
         "cost",
         "Quality against cost",
         f"Each mark is a method. Its height is its quality ({title}{', ' if words else ''}{words}), and it "
-        f"stands further to the right the more it costs. {good}Bars are 95 % intervals over seeds.",
+        f"stands further to the right the more it costs. {good}{bars}",
         tuple(panels),
         _legend_of_methods([row.method for row in rows], sorted(shown)),
     )
