@@ -1,7 +1,9 @@
 """Arrays in an .npz file, under the names that MedMNIST, Keras and scikit-learn users give them, and MNIST's idx."""
 
 import gzip
+import math
 import os
+import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import FileError, InputError
+from leanbayes.lab.data.expansion import check_npz, largest_expansion
 from leanbayes.lab.data.splits import SPLITS
 
 __all__ = ["array_sets", "as_inputs", "data_dir", "load_npz", "read_idx"]
@@ -25,16 +28,22 @@ def data_dir() -> Path:
 
 
 def load_npz(path: Path) -> dict[str, Array]:
-    """Every array of an .npz file. Python objects in it are refused, for to load them is to run them."""
-    found: dict[str, Array] = {}
+    """Read every array of an .npz file.
+
+    Python objects in the file are refused, because loading them would run code. So are files that unpack to far more
+    than their own size (see `leanbayes.lab.data.expansion`).
+    """
+    arrays: dict[str, Array] = {}
     name = ""
     try:
+        if zipfile.is_zipfile(path):
+            check_npz(path)
         with path.open("rb") as opened:  # numpy leaves a damaged file open
-            file = np.load(opened, allow_pickle=False)
+            file = np.load(opened, allow_pickle=False, mmap_mode=None)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise FileError(f"{path} holds one array without a name; save it with numpy.savez(path, x=...)")
             for name in file.files:
-                found[name] = file[name]
+                arrays[name] = file[name]
     except FileError:
         raise
     except Exception as error:  # zip, zlib, numpy and the system each have their own
@@ -43,7 +52,7 @@ def load_npz(path: Path) -> dict[str, Array]:
                 f"array {name!r} of {path} holds pickled objects, which are never loaded; save plain arrays"
             ) from error
         raise FileError(f"cannot read {path}: it is damaged or no .npz file; copy or save it again") from error
-    return {name: array for name, array in found.items() if isinstance(array, np.ndarray)}
+    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
 
 
 def array_sets(arrays: Mapping[str, Array], path: Path) -> dict[str, tuple[Array, Array]]:
@@ -97,20 +106,31 @@ def as_inputs(x: Array, what: str) -> Tensor:
 
 
 def read_idx(path: Path) -> Array:
-    """An array of bytes in MNIST's idx format, gzipped (``path`` ends in .gz) or plain.
+    """Read an array of bytes in MNIST's idx format, gzipped (``path`` ends in .gz) or plain.
 
-    Two zero bytes, the type (8: bytes), the number of axes, each axis as a 32-bit big-endian number, then the data.
+    The format has two zero bytes, the type (8 means bytes), the number of axes, the length of each axis as a 32-bit
+    big-endian number, and then the data.
     """
     plain = path.with_suffix("")
     try:
-        data = plain.read_bytes() if plain.is_file() else gzip.decompress(path.read_bytes())
+        source = plain if plain.is_file() else path
+        limit = largest_expansion(source.stat().st_size)
+        with gzip.open(path) if source is path else plain.open("rb") as file:
+            header = file.read(4)
+            axes = header[3] if len(header) == 4 else 0
+            lengths = file.read(4 * axes)
+            shape = [int.from_bytes(lengths[start : start + 4], "big") for start in range(0, len(lengths), 4)]
+            size = math.prod(shape)
+            if size > limit:
+                raise FileError(
+                    f"{path} claims {size} bytes, more than a file of its size may unpack to; copy it again"
+                )
+            data = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}; copy it again from where MNIST is published") from error
-    start = 4 + 4 * data[3] if len(data) > 3 else 0
-    shape = [int.from_bytes(data[place : place + 4], "big") for place in range(4, start, 4)]
-    if data[:3] != b"\0\0\x08" or len(data) != start + int(np.prod(shape)):
+    if header[:3] != b"\0\0\x08" or len(shape) != axes or len(data) != size:
         raise FileError(f"{path} is damaged or not in MNIST's idx format; copy it again")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _check(path: Path, x_name: str, x: Array, y: Array, y_name: str) -> None:

@@ -30,6 +30,7 @@ Track = Callable[[Sequence[Any], str], Iterable[Any]]
 
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _DEEP = 65535  # white in 16 bits
+_MOST_PIXELS = 100_000_000  # an image file of a few kilobytes can claim any number
 _MEMORY = 2**29  # bytes of pixels that a set may keep
 
 
@@ -55,6 +56,10 @@ def read_picture(path: Path, convert: Callable[[Image.Image], Image.Image]) -> I
         with Image.open(path) as image:
             if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":  # a camera's MPO holds previews besides
                 raise InputError(f"image {path} holds {getattr(image, 'n_frames', 0)} pictures; save each as a file")
+            if image.width * image.height > _MOST_PIXELS:
+                raise InputError(
+                    f"image {path} has {image.width}x{image.height} pixels, more than {_MOST_PIXELS}; make it smaller"
+                )
             return convert(image)
     except LeanBayesError:
         raise
