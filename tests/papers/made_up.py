@@ -16,7 +16,7 @@ DRAWN = {
 
 
 class Metrics(dict):
-    """Any measure: the same number for each method, with a little noise of its own, unless it is given."""
+    """Any measure: the same number for each method, with a little noise, unless ``given`` has another."""
 
     def __init__(self, job: Job, given: dict[tuple[str, str], float]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Metrics(dict):
 
 
 def made_up(name: str, size: str, given: dict[tuple[str, str], float] | None = None) -> dict[str, str]:
-    """The answers to all claims, by their words, if the jobs had found these numbers."""
+    """Return the answers to all claims, by their words, as if the jobs had returned these numbers."""
     study = STUDIES[name]
     chosen = study.sizes[size]
     jobs = study.jobs(chosen, range(3))
@@ -42,7 +42,7 @@ def made_up(name: str, size: str, given: dict[tuple[str, str], float] | None = N
 
 
 def curve(measure: str, method: str, *, rising: bool = False) -> dict[tuple[str, str], float]:
-    """A measure that falls, or rises, as the SNR rises."""
+    """Return a measure that falls, or rises, as the SNR rises."""
     values = [1.0, 0.8, 0.6, 0.5, 0.45, 0.41, 0.4]
     return {
         (f"{measure}@{snr:g} dB", method): value

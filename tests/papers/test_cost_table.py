@@ -14,8 +14,8 @@ from leanbayes_papers.cost_table import formula_flops, table_1
 )
 def test_table_1_by_hand(members: int, samples: int, rate: float, pretraining: int) -> None:
     def row(method: str) -> tuple[float, float, float]:
-        found = table_1(method, members=members, samples=samples, rate=rate, pretraining_epochs=pretraining)
-        return found.parameters, found.flops, found.memory
+        row = table_1(method, members=members, samples=samples, rate=rate, pretraining_epochs=pretraining)
+        return row.parameters, row.flops, row.memory
 
     assert row("deterministic") == (1, 3, 1)
     assert row("ensemble") == (members, 3 * members, members)
@@ -30,8 +30,8 @@ def test_table_1_by_hand(members: int, samples: int, rate: float, pretraining: i
 def test_the_whole_training_in_one_unit() -> None:
     forward, epochs, pretraining = 1e6, 20, 50
     total = sum(3 * forward for _ in range(pretraining)) + sum(1.05 * 7 * forward for _ in range(epochs))
-    found = formula_flops("partial", forward, epochs=epochs, pretraining_epochs=pretraining, rate=0.05, samples=5)
-    assert found == pytest.approx(total, rel=1e-12)
+    flops = formula_flops("partial", forward, epochs=epochs, pretraining_epochs=pretraining, rate=0.05, samples=5)
+    assert flops == pytest.approx(total, rel=1e-12)
     printed = table_1("partial", rate=0.05, samples=5, pretraining_epochs=pretraining).flops * forward
     once = formula_flops("partial", forward, epochs=1, pretraining_epochs=pretraining, rate=0.05, samples=5)
     assert once == pytest.approx(printed, rel=1e-12)

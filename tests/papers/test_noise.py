@@ -19,7 +19,7 @@ from leanbayes_papers.noise import SNRS, accuracy_under_noise, add_noise, noise_
 
 
 def images(seed: int = 0, n: int = 6, side: int = 60) -> torch.Tensor:
-    """Each with its own brightness and contrast."""
+    """Return images that differ in brightness and contrast."""
     source = torch.Generator().manual_seed(seed)
     scale = torch.linspace(0.1, 3.0, n, dtype=torch.float64).view(n, 1, 1, 1)
     return 5 * scale + scale * torch.rand(n, 2, side, side, generator=source, dtype=torch.float64)
@@ -107,7 +107,7 @@ def test_variance_and_its_normalisation_against_the_closed_form(propagate: str) 
     y = model(x).detach()
     snrs, draws = (10.0, -6.0, 0.0), 512
     curve = noise_curve(
-        bnn, x, y, snrs, likelihood=Gaussian(0.5), samples=draws, propagate=propagate, score=rmse, batch_size=70
+        bnn, x, y, snrs, likelihood=Gaussian(0.5), samples=draws, by=propagate, score=rmse, batch_size=70
     )
     noisy = [add_noise(x, snr, generator=torch.Generator().manual_seed(0)) for snr in snrs]
     truth = torch.stack([0.04 * z.square().sum(1).mean() for z in noisy])  # Var(wᵀx) = σ²‖x‖²
@@ -146,16 +146,16 @@ def test_a_function_that_predicts_will_do_and_batches_do_not_matter() -> None:
     x, y = torch.randn(50, 4), torch.randint(3, (50,))
     bnn = Bayesian(nn.Linear(4, 3))
 
-    def function(some: torch.Tensor) -> object:
+    def function(batch: torch.Tensor) -> object:
         source = torch.Generator().manual_seed(0)
-        return predict(bnn, some, samples=6, method="loop", keep_samples=True, generator=source)
+        return predict(bnn, batch, samples=6, method="loop", keep_samples=True, generator=source)
 
     whole = noise_curve(function, x, y, (-6.0, 5.0))  # type: ignore[arg-type]
     parts = noise_curve(function, x, y, (-6.0, 5.0), batch_size=7)  # type: ignore[arg-type]
     for name in ("score", "variance", "total", "epistemic"):
         assert getattr(parts, name).tolist() == pytest.approx(getattr(whole, name).tolist(), rel=1e-5, abs=1e-7)
     with pytest.raises(InputError, match="keep_samples"):
-        noise_curve(lambda some: predict(bnn, some, samples=2), x, y)
+        noise_curve(lambda batch: predict(bnn, batch, samples=2), x, y)
     again = [noise_curve(bnn, x, y, samples=4).variance.tolist() for _ in range(2)]
     assert again[0] == pytest.approx(again[1], rel=1e-5)
 
@@ -165,12 +165,12 @@ def test_the_model_is_left_as_it_was() -> None:
     before = {name: value.clone() for name, value in bnn.state_dict().items()}
     state = torch.get_rng_state()
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
-    kept = x.clone()
+    inputs = x.clone()
     noise_curve(bnn, x, torch.zeros(8, dtype=torch.long), (0.0,), samples=2)
     assert bnn.training
     assert all(torch.equal(value, before[name]) for name, value in bnn.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(x, kept)
+    assert torch.equal(x, inputs)
 
 
 def test_errors_say_what_to_do() -> None:

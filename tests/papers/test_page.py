@@ -20,7 +20,7 @@ def rows(path: Path, words: str) -> list[str]:
     return [line for line in path.read_text().splitlines() if words in line]
 
 
-def record(top: Path, size: str) -> None:
+def run_stub(top: Path, size: str) -> None:
     reproduce(stub.study(), size, folder=top, out=top / "experiments", cache=top / "cache")
 
 
@@ -39,39 +39,39 @@ def test_without_records_every_claim_is_not_run(tmp_path: Path) -> None:
 
 
 def test_the_largest_size_counts_and_a_smoke_test_does_not(tmp_path: Path) -> None:
-    record(tmp_path, "smoke")
+    run_stub(tmp_path, "smoke")
     (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "| not run |" in line
-    record(tmp_path, "cpu")
+    run_stub(tmp_path, "cpu")
     (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "| holds |" in line
     assert "nll: 1.071 for a, 2.071 for b" in line
     assert "[`stub`](experiments/stub-cpu.json): `leanbayes reproduce stub --size cpu`" in line
-    record(tmp_path, "paper")
+    run_stub(tmp_path, "paper")
     (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "--size paper" in line
 
 
 def test_a_claim_that_was_added_since_is_not_run(tmp_path: Path) -> None:
-    record(tmp_path, "cpu")
+    run_stub(tmp_path, "cpu")
     file = tmp_path / "experiments" / "stub-cpu.json"
-    found = json.loads(file.read_text())
-    found["verdicts"] = found["verdicts"][1:]
-    file.write_text(json.dumps(found))
+    record = json.loads(file.read_text())
+    record["verdicts"] = record["verdicts"][1:]
+    file.write_text(json.dumps(record))
     (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert "| not run |" in line
 
 
 @pytest.mark.parametrize(("part", "name"), [("budget", "epochs"), ("recipes", "a")])
 def test_a_record_whose_settings_have_changed_since_says_so(tmp_path: Path, part: str, name: str) -> None:
-    record(tmp_path, "cpu")
+    run_stub(tmp_path, "cpu")
     warning = "have changed since this run"
     assert warning not in write_claims([stub.study()], tmp_path).read_text()
     file = tmp_path / "experiments" / "stub-cpu.json"
-    found = json.loads(file.read_text())
-    assert found["settings"][part][name]
-    found["settings"][part][name] = None
-    file.write_text(json.dumps(found))
+    record = json.loads(file.read_text())
+    assert record["settings"][part][name]
+    record["settings"][part][name] = None
+    file.write_text(json.dumps(record))
     (line,) = rows(write_claims([stub.study()], tmp_path), stub.BETTER.text)
     assert warning in line
 
@@ -83,7 +83,7 @@ def test_the_command_is_the_one_that_made_the_record(tmp_path: Path) -> None:
 
 
 def test_answers_are_counted_by_paper(tmp_path: Path) -> None:
-    record(tmp_path, "cpu")
+    run_stub(tmp_path, "cpu")
     head = write_claims([stub.study()], tmp_path).read_text().split("## ")[0]
     elsewhere = sum(verdict.claim.paper == SUBNETWORKS for verdict in UNTESTED)
     assert f"| {TITLES[SUBNETWORKS]} | 1 |  | {elsewhere} |  |" in head
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
 
 
 def test_it_is_the_same_every_time(tmp_path: Path) -> None:
-    record(tmp_path, "cpu")
+    run_stub(tmp_path, "cpu")
     first = write_claims(STUDIES.values(), tmp_path).read_bytes()
     assert write_claims(STUDIES.values(), tmp_path).read_bytes() == first
 
@@ -110,11 +110,11 @@ PUBLISHED = Path(__file__).parents[2] / "docs" / "results"
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_published_record_has_the_settings_and_claims_of_its_study(name: str) -> None:
     study = STUDIES[name]
-    found = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
-    assert is_current(found, study)
-    assert [row["claim"] for row in found["verdicts"]] == [asdict(claim) for claim in study.claims]
-    assert found["changed_since_commit"] is False
-    for figure in found["figures"].values():
+    record = json.loads((PUBLISHED / "experiments" / f"{name}-cpu.json").read_text())
+    assert is_current(record, study)
+    assert [row["claim"] for row in record["verdicts"]] == [asdict(claim) for claim in study.claims]
+    assert record["changed_since_commit"] is False
+    for figure in record["figures"].values():
         assert (PUBLISHED / "experiments" / figure).is_file()
 
 

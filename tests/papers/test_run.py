@@ -192,9 +192,9 @@ def test_jobs_have_one_thread_and_the_caller_keeps_theirs(data: Path) -> None:
 
 
 def test_it_tells_how_far_it_is(data: Path) -> None:
-    told: list[tuple[int, int]] = []
-    go(data, watch=lambda done, total: told.append((done, total)))
-    assert told == [(n, 6) for n in range(7)]
+    progress: list[tuple[int, int]] = []
+    go(data, watch=lambda done, total: progress.append((done, total)))
+    assert progress == [(n, 6) for n in range(7)]
 
 
 def test_bad_input_is_said_before_anything_is_done(data: Path) -> None:

@@ -17,23 +17,23 @@ OURS, FULL = "partial 1 %", "vi from random weights"
 
 
 def edges_by_loops(masks: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    found = np.zeros(masks.shape, dtype=bool)
+    edges = np.zeros(masks.shape, dtype=bool)
     for n, row, column in np.ndindex(masks.shape):
         window = (n, slice(max(row - 1, 0), row + 2), slice(max(column - 1, 0), column + 2))
         others = masks[window][counted[window]]
-        found[n, row, column] = counted[n, row, column] and (others != masks[n, row, column]).any()
-    return found
+        edges[n, row, column] = counted[n, row, column] and (others != masks[n, row, column]).any()
+    return edges
 
 
 def test_edges_are_where_a_neighbour_that_counts_has_another_class() -> None:
     random = np.random.default_rng(0)
     masks, counted = random.integers(0, 3, (4, 7, 9)), random.random((4, 7, 9)) > 0.4
     masks[0], counted[1], counted[2] = 2, False, True
-    found = seg.at_edges(torch.tensor(masks), torch.tensor(counted))
-    assert np.array_equal(found, edges_by_loops(masks, counted))
-    assert not found[0].any()
-    assert not found[1].any()
-    assert found.any()
+    edges = seg.at_edges(torch.tensor(masks), torch.tensor(counted))
+    assert np.array_equal(edges, edges_by_loops(masks, counted))
+    assert not edges[0].any()
+    assert not edges[1].any()
+    assert edges.any()
 
 
 def test_entropies_by_place_are_those_of_the_softmax_and_void_does_not_count() -> None:

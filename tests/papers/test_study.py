@@ -1,4 +1,4 @@
-"""What an study must state, and what a kept result depends on."""
+"""What a study must state, and what a saved result depends on."""
 
 from dataclasses import replace
 
@@ -52,13 +52,13 @@ def test_keys_tell_apart_whatever_changes_numbers_and_nothing_else() -> None:
 
 
 def test_a_column_is_by_data_and_seed_and_leaves_out_what_is_missing() -> None:
-    found = [
+    runs = [
         (Job("a", "vi", "x", 0), {"metrics": {"nll": 1.0}}),
         (Job("a", "vi", "y", 0), {"metrics": {"nll": 2.0}}),
         (Job("a", "vi", "y", 1), {"metrics": {}}),
         (Job("b", "vi", "x", 0), {"metrics": {"nll": 3.0}}),
     ]
-    results = Results(found)
+    results = Results(runs)
     assert results.column("nll", "a") == {("x", 0): 1.0, ("y", 0): 2.0}
     assert results.column("nll", "a", "y") == {("y", 0): 2.0}
     assert results.column("nll", "c") == {}

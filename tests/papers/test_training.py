@@ -39,12 +39,12 @@ def test_draws_in_turn_are_the_predictors_own() -> None:
     x, _ = task.test[:]
     for spec in ("vi", "ensemble:members=2", "dropout", "deterministic", "vi:predict=moments"):
         net = train(Job("a", spec, "x", 0), stub.size(budget=Budget(epochs=2, batch_size=60)), task)[0].predictor
-        own, turn = (
+        fast, in_turn = (
             predict(model, x, samples=6, method="loop", generator=torch.Generator().manual_seed(1))
             for model in (net, repeatable(net))
         )
-        torch.testing.assert_close(turn.mean, own.mean)
-        torch.testing.assert_close(turn.total, own.total)
+        torch.testing.assert_close(in_turn.mean, fast.mean)
+        torch.testing.assert_close(in_turn.total, fast.total)
 
 
 def test_what_is_measured_repeats_bit_for_bit() -> None:

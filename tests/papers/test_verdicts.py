@@ -32,40 +32,40 @@ def test_the_interval_is_that_of_the_paired_test_and_covers_at_once_with_bonferr
 def test_a_claim_of_more_holds_fails_or_cannot_be_told() -> None:
     better, same = [1.0, 1.1, 1.2, 1.3], [1.0, 1.1, 1.2001, 1.3001]
     worse, noisy = [1.5, 1.61, 1.7, 1.81], [0.5, 2.0, 0.7, 1.9]
-    found = results(better=better, same=same, worse=worse, noisy=noisy)
+    numbers = results(better=better, same=same, worse=worse, noisy=noisy)
 
     def answer(a: str, b: str) -> str:
-        return beats(found, CLAIM, "nll", a, b, margin=0.01).answer
+        return beats(numbers, CLAIM, "nll", a, b, margin=0.01).answer
 
     assert answer("better", "worse") == "holds"
     assert answer("worse", "better") == "does not hold"
     assert answer("same", "better") == "does not hold"  # a gain so small is none
     assert answer("better", "noisy") == "not testable here"
-    assert "does not decide" in beats(found, CLAIM, "nll", "better", "noisy").why
+    assert "does not decide" in beats(numbers, CLAIM, "nll", "better", "noisy").why
 
 
 def test_a_claim_of_no_less_allows_the_margin() -> None:
     best = [0.90, 0.91, 0.92, 0.93]
     close, far = [x - 0.004 + d for x, d in zip(best, (0, 1e-4, 0, -1e-4), strict=True)], [x - 0.1 for x in best]
     wild = [0.5, 1.3, 0.6, 1.2]
-    found = results("accuracy", best=best, close=close, far=far, wild=wild)
+    numbers = results("accuracy", best=best, close=close, far=far, wild=wild)
 
     def answer(a: str) -> str:
-        return matches(found, CLAIM, "accuracy", a, "best").answer
+        return matches(numbers, CLAIM, "accuracy", a, "best").answer
 
     assert [answer(a) for a in ("close", "far", "wild", "best")] == [
         "holds", "does not hold", "not testable here", "holds",
     ]  # fmt: skip
-    assert matches(found, CLAIM, "accuracy", "close", "best", margin=0.001).answer == "does not hold"
+    assert matches(numbers, CLAIM, "accuracy", "close", "best", margin=0.001).answer == "does not hold"
 
 
 def test_runs_are_paired_by_seed_whatever_their_order_and_lone_ones_left_out() -> None:
-    found = [
+    runs = [
         (Job(m, "vi", "x", seed), {"metrics": {"nll": value}})
         for m, seed, value in (("a", 2, 3.0), ("a", 0, 1.0), ("a", 7, 9.0), ("b", 0, 1.5), ("b", 2, 3.5), ("b", 1, 0.0))
     ]
-    assert gains(Results(found), "nll", "a", "b") == {("x", 0): 0.5, ("x", 2): 0.5}
-    assert beats(Results(found), CLAIM, "nll", "a", "b").answer == "holds"
+    assert gains(Results(runs), "nll", "a", "b") == {("x", 0): 0.5, ("x", 2): 0.5}
+    assert beats(Results(runs), CLAIM, "nll", "a", "b").answer == "holds"
 
 
 def test_several_data_sets_give_one_number_each() -> None:
@@ -84,21 +84,21 @@ def test_several_data_sets_give_one_number_each() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_less_than_two_pairs_have_no_interval(count: int) -> None:
-    found = results(a=[1.0, 2.0][:count], b=[1.0, 2.0])
+    numbers = results(a=[1.0, 2.0][:count], b=[1.0, 2.0])
     for judge in (beats, matches):
-        verdict = judge(found, CLAIM, "nll", "a", "b")
+        verdict = judge(numbers, CLAIM, "nll", "a", "b")
         assert verdict.answer == "not testable here"
         assert f"{count} pairs" in verdict.why
     assert within(CLAIM, [1.0] * count, 0, 2, "x").answer == "not testable here"
 
 
 def test_directions_and_margins_are_known_or_asked_for() -> None:
-    found = results("colour", a=[1.0, 2.1], b=[3.0, 4.0])
+    numbers = results("colour", a=[1.0, 2.1], b=[3.0, 4.0])
     with pytest.raises(InputError, match="colour"):
-        beats(found, CLAIM, "colour", "a", "b")
+        beats(numbers, CLAIM, "colour", "a", "b")
     with pytest.raises(InputError, match="margin"):
-        beats(found, CLAIM, "colour", "a", "b", direction="high")
-    assert beats(found, CLAIM, "colour", "a", "b", direction="low", margin=0.1).answer == "holds"
+        beats(numbers, CLAIM, "colour", "a", "b", direction="high")
+    assert beats(numbers, CLAIM, "colour", "a", "b", direction="low", margin=0.1).answer == "holds"
     shifted = results("accuracy@30°", a=[0.9, 0.91], b=[0.5, 0.511])
     assert beats(shifted, CLAIM, "accuracy@30°", "a", "b").answer == "holds"
     unseen = results("ood/unseen/auroc", a=[0.9, 0.91], b=[0.5, 0.511])
@@ -113,9 +113,9 @@ def test_within_asks_for_the_whole_interval() -> None:
 
 
 def test_all_of_is_as_weak_as_its_weakest_part() -> None:
-    found = results(a=[1.0, 1.1], b=[2.0, 2.1], c=[0.0, 9.0])
-    good, bad = beats(found, CLAIM, "nll", "a", "b"), beats(found, CLAIM, "nll", "b", "a")
-    open_ = beats(found, CLAIM, "nll", "a", "c")
+    numbers = results(a=[1.0, 1.1], b=[2.0, 2.1], c=[0.0, 9.0])
+    good, bad = beats(numbers, CLAIM, "nll", "a", "b"), beats(numbers, CLAIM, "nll", "b", "a")
+    open_ = beats(numbers, CLAIM, "nll", "a", "c")
     assert all_of(CLAIM, [good, good]).answer == "holds"
     assert all_of(CLAIM, [good, open_]).answer == "not testable here"
     both = all_of(CLAIM, [good, open_, bad])

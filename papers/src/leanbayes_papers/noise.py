@@ -121,7 +121,7 @@ def noise_curve(
     *,
     likelihood: Likelihood | None = None,
     samples: int = 32,
-    propagate: str | None = None,
+    by: str | None = None,
     per: Per = "image",
     score: Callable[[Tensor, Tensor], Tensor] = accuracy,
     batch_size: int | None = None,
@@ -139,7 +139,7 @@ def noise_curve(
         snrs: signal-to-noise ratios in decibels.
         likelihood: the meaning of the outputs; `Categorical` by default.
         samples: how many draws each prediction averages.
-        propagate: another propagation than that of the `Bayesian`, such as "moments" for VDP++.
+        by: another propagation than the one with which the `Bayesian` predicts, such as "moments" for VDP++.
         per: see `add_noise`.
         score: a function of predicted means and targets, such as the RMSE for real numbers.
         batch_size: how many inputs are predicted at a time; None predicts all at once.
@@ -167,7 +167,7 @@ def noise_curve(
             batch,
             likelihood=likelihood,
             samples=samples if random else 1,
-            by=propagate,
+            by=by,
             keep_samples=True,
             generator=source,
         )
@@ -199,7 +199,7 @@ def accuracy_under_noise(
     *,
     likelihood: Likelihood | None = None,
     samples: int = 32,
-    propagate: str | None = None,
+    by: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
 ) -> float:
@@ -215,7 +215,7 @@ def accuracy_under_noise(
         (snr_db,),
         likelihood=likelihood,
         samples=samples,
-        propagate=propagate,
+        by=by,
         batch_size=batch_size,
         seed=seed,
     )

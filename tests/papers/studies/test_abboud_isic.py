@@ -35,9 +35,9 @@ def test_verdicts_follow_the_numbers(claim: Claim, good: Any, bad: Any) -> None:
 def test_missed_is_one_minus_recall() -> None:
     size = STUDIES["abboud-isic"].sizes["smoke"]
     job = STUDIES["abboud-isic"].jobs(size, [0])[0]
-    found = STUDIES["abboud-isic"].run(job, size, None)
+    result = STUDIES["abboud-isic"].run(job, size, None)
     task = isic._task("scenes", None, size.counts, 16, 4, 1)
     _, _, predicted = seg.train_and_segment(job, size, task)
     recall = recall_score(*(np.asarray(part).flatten() for part in (predicted.truth == 1, predicted.chosen == 1)))
     assert 0 < recall < 1
-    assert found["metrics"]["missed"] == pytest.approx(1 - recall)
+    assert result["metrics"]["missed"] == pytest.approx(1 - recall)

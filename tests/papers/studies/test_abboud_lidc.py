@@ -36,5 +36,5 @@ def test_of_networks_that_find_no_lesions_nothing_is_said(blind: str, silent: se
     telling = {("dice", "vi from random weights"): 0.4, ("entropy", "partial 1 %"): 0.1}
     telling |= {("rater agreement", "partial 1 %"): 0.6, ("dice", "partial 80 %"): 0.4, ("brier", "partial 80 %"): 0.6}
     assert set(made_up("abboud-lidc", "cpu", telling).values()) == {"holds"}
-    found = made_up("abboud-lidc", "cpu", telling | {("iou/1", blind): 0.05})
-    assert {text for text, answer in found.items() if answer == "not testable here"} == {c.text for c in silent}
+    answers = made_up("abboud-lidc", "cpu", telling | {("iou/1", blind): 0.05})
+    assert {text for text, answer in answers.items() if answer == "not testable here"} == {c.text for c in silent}

@@ -71,11 +71,11 @@ def test_sparse_partial_is_a_part_of_what_is_stored_and_spends_the_budget() -> N
 def test_partial_networks_are_judged_in_three_ways_with_the_same_weights() -> None:
     study = STUDIES["combined"]
     size = study.sizes["smoke"]
-    found = study.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
+    metrics = study.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
     again = study.run(Job(ONE, "partial:rate=0.1", "digits", 0), size, None)["metrics"]
-    assert found == again
-    assert len({found[name] for name in ("nll", "nll@8 draws", "nll@moments")}) == 3
-    assert found["nll@moments"] == pytest.approx(found["nll@8 draws"], rel=0.05)
+    assert metrics == again
+    assert len({metrics[name] for name in ("nll", "nll@8 draws", "nll@moments")}) == 3
+    assert metrics["nll@moments"] == pytest.approx(metrics["nll@8 draws"], rel=0.05)
     plain = study.run(Job("rigl", "rigl:density=0.2", "digits", 0), size, None)["metrics"]
     assert "nll@moments" not in plain
     assert plain["random"] == 0

@@ -14,8 +14,8 @@ METHODS = ("partial 1 %", "last layer", "vi", "vdp")
 
 
 def answer(given: dict[tuple[str, str], float], part: str) -> str:
-    (found,) = [value for name, value in made_up("kl-weight", "cpu", given).items() if part in name]
-    return found
+    (verdict,) = [value for name, value in made_up("kl-weight", "cpu", given).items() if part in name]
+    return verdict
 
 
 @pytest.mark.parametrize(

@@ -38,24 +38,24 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("wide", "answer"), [(FEW, "holds"), (MANY, "does not hold"), (None, "does not hold")])
 def test_a_smaller_variance_is_a_smaller_distance_from_the_median(wide: str | None, answer: str) -> None:
-    found = [
+    runs = [
         (Job(method, "radial", "x", seed), {"metrics": {"size": 0.5 + sign * (0.1 if method == wide else 1e-4)}})
         for method in (FEW, MANY)
         for seed, sign in enumerate([-1.1, 1, -0.9, 1.2, -1, 0.8])
     ]
-    assert confidence._nearer(Results(found), confidence.NARROWER, "size", "x", 0.005).answer == answer
+    assert confidence._nearer(Results(runs), confidence.NARROWER, "size", "x", 0.005).answer == answer
 
 
 def test_one_wild_replication_is_no_smaller_variance() -> None:
     sizes = {FEW: [0.5] * 5 + [0.9], MANY: [0.5] * 6}
-    found = [(Job(m, "radial", "x", i), {"metrics": {"size": v}}) for m in sizes for i, v in enumerate(sizes[m])]
-    answer = confidence._nearer(Results(found), confidence.NARROWER, "size", "x", 0.005).answer
+    runs = [(Job(m, "radial", "x", i), {"metrics": {"size": v}}) for m in sizes for i, v in enumerate(sizes[m])]
+    answer = confidence._nearer(Results(runs), confidence.NARROWER, "size", "x", 0.005).answer
     assert answer == "not testable here"
 
 
 def test_confidence_sets_of_known_probabilities() -> None:
-    said = torch.tensor([[0.95, 0.05], [0.85, 0.15], [0.4, 0.6], [0.45, 0.55]])
-    metrics = confidence._measures(said, torch.tensor([0, 1, 1, 1]))
+    probabilities = torch.tensor([[0.95, 0.05], [0.85, 0.15], [0.4, 0.6], [0.45, 0.55]])
+    metrics = confidence._measures(probabilities, torch.tensor([0, 1, 1, 1]))
     assert metrics["accuracy"] == 0.75
     assert metrics["accuracy@0.5"] == 0.75
     assert metrics["accuracy@0.8"] == 0.5

@@ -60,11 +60,11 @@ def test_all_ways_err_as_much_as_independent_draws_do() -> None:
 
 def test_only_the_direct_graph_grows_and_it_does_so_evenly() -> None:
     size = STUDIES[NAME].sizes["smoke"]
-    found = {w: estimate._run(Job(w, "vi", "one weight", 0), size, None)["metrics"] for w in WAYS}
-    assert found["direct"]["evenness"] == 1
-    assert found["direct"]["nodes per draw"] > 5
-    assert [found[way]["growth"] for way in OURS] == [1, 1]
-    assert all(found[way]["bytes"] < found["direct"]["bytes"] for way in OURS)
+    metrics = {w: estimate._run(Job(w, "vi", "one weight", 0), size, None)["metrics"] for w in WAYS}
+    assert metrics["direct"]["evenness"] == 1
+    assert metrics["direct"]["nodes per draw"] > 5
+    assert [metrics[way]["growth"] for way in OURS] == [1, 1]
+    assert all(metrics[way]["bytes"] < metrics["direct"]["bytes"] for way in OURS)
 
 
 def test_nodes_and_bytes_are_counted_once() -> None:

@@ -72,17 +72,17 @@ def timed(rows: dict[str, tuple[float, float, float]], seeds: int = 4, noise: fl
     """Methods with an NLL and seconds of training and prediction, each with noise; counts that say the contrary."""
     random = np.random.default_rng(3)
 
-    def some(value: float, noise: float = noise) -> float:
+    def noisy(value: float, noise: float = noise) -> float:
         return float(value * (1 + noise * random.normal()))
 
-    found = []
+    runs = []
     for seed in range(seeds):
         for name, (nll, train, test) in rows.items():
-            metrics = dict.fromkeys(("brier", "ece", "ood/unseen/auroc"), 0.5) | {"nll": some(nll, noise / 10)}
+            metrics = dict.fromkeys(("brier", "ece", "ood/unseen/auroc"), 0.5) | {"nll": noisy(nll, noise / 10)}
             metrics |= {"flops": 1 / train, "passes": 1 / test}
-            seconds = {"train": some(train), "predict": some(test)}
-            found.append((Job(name, "partial", "fashion-mnist", seed), {"metrics": metrics, "seconds": seconds}))
-    return Results(found)
+            seconds = {"train": noisy(train), "predict": noisy(test)}
+            runs.append((Job(name, "partial", "fashion-mnist", seed), {"metrics": metrics, "seconds": seconds}))
+    return Results(runs)
 
 
 def verdicts(results: Results) -> dict[Any, Any]:
@@ -97,28 +97,28 @@ ROWS = {
 
 
 def test_seconds_decide_where_there_are_any() -> None:
-    found = verdicts(timed(ROWS))
-    assert found[pareto.TRAINING].answer == "holds"
-    assert "0.24 (" in found[pareto.TRAINING].why
-    assert "this machine" in found[pareto.TRAINING].why
-    assert found[pareto.PREDICTION].answer == "does not hold"
-    assert found[pareto.ONE_PASS].answer == "holds"
-    assert found[pareto.FRONT].answer == "holds"
-    assert "vi (3)" in found[pareto.FRONT].why
+    by_claim = verdicts(timed(ROWS))
+    assert by_claim[pareto.TRAINING].answer == "holds"
+    assert "0.24 (" in by_claim[pareto.TRAINING].why
+    assert "this machine" in by_claim[pareto.TRAINING].why
+    assert by_claim[pareto.PREDICTION].answer == "does not hold"
+    assert by_claim[pareto.ONE_PASS].answer == "holds"
+    assert by_claim[pareto.FRONT].answer == "holds"
+    assert "vi (3)" in by_claim[pareto.FRONT].why
 
 
 def test_what_is_cheaper_and_better_dominates() -> None:
-    found = verdicts(timed(ROWS | {"swag": (0.4, 1.0, 1.0)}))
+    by_claim = verdicts(timed(ROWS | {"swag": (0.4, 1.0, 1.0)}))
     for claim in (pareto.FRONT, pareto.FRONT_PREDICTION):
-        assert found[claim].answer == "does not hold"
-        assert "for swag" in found[claim].why
-        assert "for vi" not in found[claim].why
+        assert by_claim[claim].answer == "does not hold"
+        assert "for swag" in by_claim[claim].why
+        assert "for vi" not in by_claim[claim].why
 
 
 def test_better_for_what_may_be_the_same_time_is_not_told() -> None:
-    found = verdicts(timed(ROWS | {"swag": (0.4, 1.2, 3.0)}, noise=0.02))
-    assert found[pareto.FRONT].answer == "not testable here"
-    assert found[pareto.FRONT_PREDICTION].answer == "not testable here"
+    by_claim = verdicts(timed(ROWS | {"swag": (0.4, 1.2, 3.0)}, noise=0.02))
+    assert by_claim[pareto.FRONT].answer == "not testable here"
+    assert by_claim[pareto.FRONT_PREDICTION].answer == "not testable here"
 
 
 def test_one_seed_or_missing_methods_tell_nothing() -> None:

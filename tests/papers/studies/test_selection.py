@@ -36,8 +36,8 @@ def test_weights_are_chosen_by_sensitivity_size_or_chance_and_are_equally_many()
         recipe = selection.Selected(rate=0.2, by=way)
         weights = Bayesian(model, subspace=recipe.subspace(model, task, run)).weights()
         chosen[way] = {(name, int(place)) for name, weight in weights.items() for place in weight.positions}
-    assert len({len(some) for some in chosen.values()}) == 1
-    assert len({frozenset(some) for some in chosen.values()}) == 3
+    assert len({len(weights) for weights in chosen.values()}) == 1
+    assert len({frozenset(weights) for weights in chosen.values()}) == 3
     sizes = sorted(((v.item(), n, i) for n, p in model.named_parameters() for i, v in enumerate(p.abs().flatten())))
     assert chosen["magnitude"] == {(name, place) for _, name, place in sizes[-len(chosen["magnitude"]) :]}
     with pytest.raises(ValueError, match="colour"):

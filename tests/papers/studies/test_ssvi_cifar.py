@@ -84,16 +84,16 @@ def test_new_weights_start_with_the_small_scale_and_all_else_is_as_before() -> N
 
 def test_a_sparse_job_stores_less_and_its_overlaps_are_a_table() -> None:
     size = STUDIES[NAME].sizes["smoke"]
-    found = {
+    results = {
         name: cifar._run(Job(name, size.methods[name], "digits", 0, epochs=1), size, None) for name in (DENSE, NINETY)
     }
-    dense, sparse = (found[name]["metrics"] for name in (DENSE, NINETY))
+    dense, sparse = (results[name]["metrics"] for name in (DENSE, NINETY))
     assert dense["density"] == 1
     assert 0.1 < sparse["density"] < 0.25  # the first layer and the norms are dense
     assert sparse["stored"] < 0.3 * dense["stored"]
     assert sparse["flops"] <= dense["flops"]  # layers this small run dense
-    assert "overlaps" not in found[DENSE]
-    table = torch.tensor(found[NINETY]["overlaps"])
+    assert "overlaps" not in results[DENSE]
+    table = torch.tensor(results[NINETY]["overlaps"])
     assert table.shape == (6, 6)
     assert torch.equal(table, table.T)
     assert torch.equal(table.diagonal(), torch.ones(6))

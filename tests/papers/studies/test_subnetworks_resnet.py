@@ -54,11 +54,11 @@ def test_distances_of_weights_are_those_of_their_laws() -> None:
     wide = torch.nn.Linear(100, 100)
     torch.nn.init.normal_(wide.weight, std=2)
     torch.nn.init.normal_(wide.bias, std=2)
-    found = resnet._weights(Ensemble(*members), wide, most=20_000, seed=0)
-    assert found["distance of a member"] < 0.03
-    assert found["distance of 1 %"] == pytest.approx(0.1615, abs=0.02)
-    assert found["deviation of 1 %"] == pytest.approx(2, rel=0.03)
-    assert found["deviation of the ensemble"] == pytest.approx(1, rel=0.02)
+    distances = resnet._weights(Ensemble(*members), wide, most=20_000, seed=0)
+    assert distances["distance of a member"] < 0.03
+    assert distances["distance of 1 %"] == pytest.approx(0.1615, abs=0.02)
+    assert distances["deviation of 1 %"] == pytest.approx(2, rel=0.03)
+    assert distances["deviation of the ensemble"] == pytest.approx(1, rel=0.02)
 
 
 def test_random_starts_are_on_the_first_data_only_and_have_the_bayesian_epochs_of_the_others() -> None:
@@ -84,7 +84,9 @@ def test_a_random_start_keeps_the_curve_of_its_bayesian_stage_alone() -> None:
     size = study.sizes["smoke"]
     for job in study.jobs(size, [0]):
         if job.method in (FIVE, "5 % from random weights", "5 % from random weights, twice the steps"):
-            found = study.run(job, size, None)
-            assert len(found["curve"]) == (2 if "twice" in job.method else 1)
-            assert found["metrics"]["random"] == pytest.approx(0.05 * (found["metrics"]["parameters"]) / 1.05, rel=0.01)
-            assert ("flops" in found["metrics"]) == (job.epochs is None)
+            result = study.run(job, size, None)
+            assert len(result["curve"]) == (2 if "twice" in job.method else 1)
+            assert result["metrics"]["random"] == pytest.approx(
+                0.05 * (result["metrics"]["parameters"]) / 1.05, rel=0.01
+            )
+            assert ("flops" in result["metrics"]) == (job.epochs is None)

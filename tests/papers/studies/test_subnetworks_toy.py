@@ -43,11 +43,11 @@ def test_toy_metrics_of_a_network_that_knows_the_curve(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(toy, "train", trained)
     size = STUDIES["subnetworks-toy"].sizes["smoke"]
-    found = toy._run(Job("a", "deterministic", "cubic", 0, epochs=1), size, None)
-    metrics = found["metrics"]
+    result = toy._run(Job("a", "deterministic", "cubic", 0, epochs=1), size, None)
+    metrics = result["metrics"]
     for where in ("inside", "outside"):
         assert metrics[f"rmse@{where}"] == pytest.approx(0, abs=1e-3)
         assert metrics[f"deviation@{where}"] == pytest.approx(3, rel=1e-4)
         assert metrics[f"covered@{where}"] == 1
         assert metrics[f"epistemic deviation@{where}"] == 0
-    assert found["mean"][0] == pytest.approx(-216, abs=1e-2)
+    assert result["mean"][0] == pytest.approx(-216, abs=1e-2)

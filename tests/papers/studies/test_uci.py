@@ -26,9 +26,9 @@ def test_verdicts_follow_the_numbers(claim: Claim, good: Any, bad: Any) -> None:
 def test_uci_is_in_the_units_of_the_table() -> None:
     """A plain network's RMSE and NLL, computed anew from the raw table's scale."""
     size = STUDIES["uci"].sizes["smoke"]
-    found = STUDIES["uci"].run(Job("deterministic", "deterministic", "made-up", 0), size, None)["metrics"]
+    metrics = STUDIES["uci"].run(Job("deterministic", "deterministic", "made-up", 0), size, None)["metrics"]
     source = uci._source("made-up", None, 0)
     scale = source.preparation.target_std[0]
-    assert found["rmse in units"] == pytest.approx(found["rmse"] * scale)
-    assert found["nll in units"] == pytest.approx(found["nll"] + np.log(scale))
+    assert metrics["rmse in units"] == pytest.approx(metrics["rmse"] * scale)
+    assert metrics["nll in units"] == pytest.approx(metrics["nll"] + np.log(scale))
     assert len(STUDIES["uci"].jobs(STUDIES["uci"].sizes["paper"], range(20))) == 15 * (8 * 20 + 5)

@@ -55,9 +55,9 @@ WORLDS: dict[str, tuple[dict[tuple[str, str], float], set[Claim]]] = {
 @pytest.mark.usefixtures("verdicts_only")
 def test_verdicts_follow_the_numbers(world: str) -> None:
     given, right = WORLDS[world]
-    found = made_up("vdp-mnist", "cpu", given)
-    assert {text for text, answer in found.items() if answer == "holds"} == {claim.text for claim in right}
-    assert set(found.values()) <= {"holds", "does not hold"}
+    answers = made_up("vdp-mnist", "cpu", given)
+    assert {text for text, answer in answers.items() if answer == "holds"} == {claim.text for claim in right}
+    assert set(answers.values()) <= {"holds", "does not hold"}
 
 
 def conclude(seeds: range, given: dict[tuple[str, str], float]) -> dict[str, Any]:
@@ -69,17 +69,17 @@ def conclude(seeds: range, given: dict[tuple[str, str], float]) -> dict[str, Any
 
 @pytest.mark.usefixtures("verdicts_only")
 def test_a_verdict_tells_of_both_weights_and_is_that_of_the_larger() -> None:
-    found = conclude(range(3), {("lost at 90 %", "vdp"): 0.0})[mnist.PRUNES.text]
-    assert found.answer == "does not hold"
-    assert found.why.index("With a KL weight of 0.3: vdp, KL 0.3") < found.why.index(
+    verdict = conclude(range(3), {("lost at 90 %", "vdp"): 0.0})[mnist.PRUNES.text]
+    assert verdict.answer == "does not hold"
+    assert verdict.why.index("With a KL weight of 0.3: vdp, KL 0.3") < verdict.why.index(
         "With 0.003 the claim holds: vdp: "
     )
 
 
 @pytest.mark.usefixtures("verdicts_only")
 def test_one_seed_decides_only_what_needs_no_spread() -> None:
-    found = conclude(range(1), curve("variance", VDP) | curve(FULL, VDP) | curve(DIAGONAL, VDP))
-    assert {text for text, verdict in found.items() if verdict.answer != "not testable here"} == {
+    verdicts = conclude(range(1), curve("variance", VDP) | curve(FULL, VDP) | curve(DIAGONAL, VDP))
+    assert {text for text, verdict in verdicts.items() if verdict.answer != "not testable here"} == {
         mnist.FALLS.text,
         mnist.SAME.text,
     }
@@ -95,15 +95,15 @@ def test_the_full_covariance_and_its_diagonal_agree_where_nothing_is_shared_and_
     torch.manual_seed(0)
     x, y = torch.randn(6, 5), torch.zeros(6, dtype=torch.long)
     one = Bayesian(nn.Linear(5, 3), subspace=everything(), posterior=Normal(0.3), propagate="moments")
-    found = mnist._propagated(one, x, y, 1)
+    metrics = mnist._propagated(one, x, y, 1)
     assert one.predict_by == Moments()
     for snr in SNRS:
-        assert found[f"{FULL}@{snr:g} dB"] == pytest.approx(found[f"{DIAGONAL}@{snr:g} dB"], rel=1e-4)
-        assert found[f"variance of a few images by sample@{snr:g} dB"] > 0
+        assert metrics[f"{FULL}@{snr:g} dB"] == pytest.approx(metrics[f"{DIAGONAL}@{snr:g} dB"], rel=1e-4)
+        assert metrics[f"variance of a few images by sample@{snr:g} dB"] > 0
     net = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
     two = Bayesian(net, subspace=everything(), posterior=Normal(0.3), propagate="moments")
-    found = mnist._propagated(two, x, y, 1)
-    assert found[f"{FULL}@40 dB"] != pytest.approx(found[f"{DIAGONAL}@40 dB"], rel=1e-2)
+    metrics = mnist._propagated(two, x, y, 1)
+    assert metrics[f"{FULL}@40 dB"] != pytest.approx(metrics[f"{DIAGONAL}@40 dB"], rel=1e-2)
 
 
 class Scaled(nn.Module):
