@@ -1,6 +1,5 @@
 import copy
 import math
-import sys
 import warnings
 from typing import Any
 
@@ -260,12 +259,6 @@ def test_the_model_is_left_as_it_was(training: bool) -> None:
     assert not any(module._forward_hooks for module in model.modules())
     assert [parameter.requires_grad for parameter in model.parameters()] == [False] * 2 + [True] * 4
     assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_without_laplace_torch_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "laplace", None)
-    with pytest.raises(InputError, match=r"pip install 'leanbayes\[laplace\]'"):
-        LaplaceApproximation.fit(Net(), data(torch.float32, Categorical()), Categorical())
 
 
 def test_what_cannot_be_used_is_named() -> None:

@@ -1,22 +1,20 @@
 """The linearised Laplace approximation (Immer et al. 2021; Daxberger et al. 2021), fitted with laplace-torch."""
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
-from torch.utils._pytree import tree_leaves
 
-from leanbayes._calls import Inputs, batch_size, call, call_with, prediction_tensor, split_batch, take
+from leanbayes._calls import Inputs, call, call_with, prediction_tensor, take
+from leanbayes.baselines.laplace_torch import TrainingData, curvature_of, inverse_root, most_evident, output_of
 from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError, NonFinite, UnknownName
+from leanbayes.errors import InputError, UnknownName
 from leanbayes.likelihood import Likelihood
 from leanbayes.posteriors._noise import standard_normal
 from leanbayes.prediction import Predictor, in_eval
@@ -26,7 +24,6 @@ __all__ = ["LaplaceApproximation"]
 
 _MOST = 20_000  # coordinates: their covariance is 1.6 GB in float32
 _BYTES = 2**28  # of Jacobians at a time
-_LOG_RANGE = 20.0  # of the prior precision
 
 
 class LaplaceApproximation(Predictor):
@@ -91,7 +88,7 @@ class LaplaceApproximation(Predictor):
             raise InputError(f"prior_precision must be positive and finite, got {prior_precision}")
         if iter(batches) is batches:
             raise InputError("batches are read more than once: give a list or a DataLoader, not an iterator")
-        (kind, noise), data = _settings(likelihood), _Data(batches)
+        (kind, noise), data = _settings(likelihood), TrainingData(batches)
         with in_eval(model), torch.no_grad():
             layer, outputs = data.check(model, likelihood)
         if isinstance(indices, Subspace):
@@ -106,12 +103,12 @@ class LaplaceApproximation(Predictor):
             raise InputError(f"{size} random coordinates have {size}² covariances; choose at most {_MOST}")
         if indices is not None:
             data.rows = _rows(outputs, [parameters[name] for name in flat], most=8)
-        curvature = _curvature(model, data, kind, noise, layer, flat if indices is not None else None)
+        curvature = curvature_of(model, data, kind, noise, layer, flat if indices is not None else None)
         mode = torch.cat([parameters[name].detach().flatten()[index].double() for name, index in flat.items()])
-        tau = prior_precision or _most_evident(curvature, mode)
+        tau = prior_precision or most_evident(curvature, mode)
         predictor = cls(model, {name: len(index) for name, index in flat.items()})
         predictor.positions.copy_(torch.cat(list(flat.values())))
-        predictor.scale.copy_(_inverse_root(curvature, tau))
+        predictor.scale.copy_(inverse_root(curvature, tau))
         predictor.prior_precision.fill_(tau)
         return predictor
 
@@ -142,7 +139,7 @@ class LaplaceApproximation(Predictor):
                 name: whole.flatten().index_copy(0, positions[name], pieces[name].to(whole)).view_as(whole)
                 for name, whole in touched.items()
             }
-            return _output(call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), inputs))
+            return output_of(call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), inputs))
 
         with in_eval(self.model):
             mean = network(now, x)
@@ -211,124 +208,6 @@ class LaplaceApproximation(Predictor):
         return f"coordinates={self.coordinates}, prior_precision={self.prior_precision.item():.4g}"
 
 
-class _Data:
-    """Batches as laplace-torch reads them: with a length, and with inputs other than a tensor in a mapping."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self.batches = batches
-        self.rows: int | None = None  # how many rows of a batch are read at a time; None means all
-        self.dataset = range(sum(batch_size(split_batch(batch)[0]) for batch in batches))
-        if not self.dataset:
-            raise InputError("there are no batches; give the training data, which the posterior needs")
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.batches:
-            whole = split_batch(batch)
-            size = batch_size(whole[0])
-            for start in range(0, size, self.rows or size):
-                x, y = take(whole, slice(start, start + (self.rows or size)))
-                if isinstance(x, Tensor):
-                    yield x, y
-                else:
-                    first = next(leaf for leaf in tree_leaves(x) if isinstance(leaf, Tensor))
-                    yield {"inputs": x, "input_ids": first, "labels": y}
-
-    def check(self, model: nn.Module, likelihood: Likelihood) -> tuple[str | None, int]:
-        """Raise unless outputs and targets fit. Return the linear layer of the output, if any, and the width."""
-        x, y = split_batch(next(iter(self.batches)))
-        outputs: list[tuple[str, Tensor]] = []
-        hooks = [
-            module.register_forward_hook(lambda _m, _args, out, name=name: outputs.append((name, out)))
-            for name, module in model.named_modules()
-            if isinstance(module, nn.Linear)
-        ]
-        try:
-            out = _output(call(model, x))
-        finally:
-            for hook in hooks:
-                hook.remove()
-        likelihood.nll(out, y)
-        last = outputs[-1][0] if outputs and torch.equal(outputs[-1][1], out) else None
-        return last, out.shape[1]
-
-
-class _Adapter(nn.Module):
-    """The model as a module of one argument that returns a tensor."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, data: Any) -> Tensor:
-        return _output(call(self.model, data["inputs"] if isinstance(data, dict) else data))
-
-
-def _curvature(
-    model: nn.Module, data: _Data, kind: str, noise: float, layer: str | None, flat: dict[str, Tensor] | None
-) -> Tensor:
-    """Return Σₙ Jₙᵀ Hₙ Jₙ in float64, computed by laplace-torch on a copy of the model."""
-    network = _Adapter(copy.deepcopy(model)).eval()
-    options: dict[str, Any] = {"sigma_noise": noise} if kind == "regression" else {}
-    if flat is None:
-        options |= {"subset_of_weights": "last_layer", "last_layer_name": f"model.{layer}".rstrip(".")}
-    else:
-        starts, start = {}, 0
-        for name, parameter in network.model.named_parameters():
-            parameter.requires_grad_(name in flat)  # laplace-torch counts and differentiates only these
-            if name in flat:
-                starts[name], start = start, start + parameter.numel()
-        chosen = torch.cat([starts[name] + index for name, index in flat.items()])
-        options |= {"subset_of_weights": "subnetwork", "subnetwork_indices": chosen}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecations in what it imports
-        try:
-            laplace, curvature = import_module("laplace"), import_module("laplace.curvature")
-        except (ImportError, RuntimeError) as error:  # a torchvision built for another torch raises the latter
-            raise InputError(
-                f"the Laplace approximation needs laplace-torch, which cannot be imported ({error}); "
-                "install it: pip install 'leanbayes[laplace]'"
-            ) from error
-        # This backend forms the matrix from Jacobians. The default one multiplies by each unit vector, in float32.
-        backend = curvature.GGNInterface
-        approximation = laplace.Laplace(network, kind, hessian_structure="full", backend=backend, **options)
-        approximation.fit(data)
-        approximation.prior_precision = 0.0
-        matrix: Tensor = approximation.posterior_precision.detach().double()
-    if not torch.isfinite(matrix).all():
-        raise NonFinite("the curvature has NaN or infinite values; check the weights and the training data")
-    return matrix
-
-
-def _most_evident(curvature: Tensor, mode: Tensor) -> float:
-    """Return the prior precision τ that maximises the Laplace evidence.
-
-    With eigenvalues λ of the curvature, 2 log p(D | τ) = Σ log τ/(λ+τ) − τ‖θ‖² + …, so that Σ λ/(λ+τ) = τ‖θ‖² at the
-    one maximum (MacKay 1992): the left side falls with τ, the right side grows.
-    """
-    eigenvalues, square = torch.linalg.eigvalsh(curvature).clamp_min(0), float(mode.square().sum())
-    low, high = -_LOG_RANGE, _LOG_RANGE
-    for _ in range(60):
-        middle = (low + high) / 2
-        tau = math.exp(middle)
-        if float((eigenvalues / (eigenvalues + tau)).sum()) > tau * square:
-            low = middle
-        else:
-            high = middle
-    return math.exp((low + high) / 2)
-
-
-def _inverse_root(curvature: Tensor, tau: float) -> Tensor:
-    """Return A with A Aᵀ = (curvature + τ)⁻¹."""
-    eye = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
-    factor, failed = torch.linalg.cholesky_ex(curvature + tau * eye)
-    if failed:
-        raise NonFinite(
-            f"the posterior precision is not positive definite with the prior precision {tau:.3g}; give a larger one"
-        )
-    root: Tensor = torch.linalg.solve_triangular(factor.mT, eye, upper=True)
-    return root
-
-
 def _rows(outputs: int, touched: list[Tensor], most: int = 2**31) -> int:
     """Return how many inputs to take at a time, so that their Jacobians fit in memory."""
     bytes_per_row = outputs * sum(tensor.numel() * tensor.element_size() for tensor in touched)
@@ -352,14 +231,6 @@ def _jacobians(network: Callable[[Tensor, Inputs], Tensor], now: Tensor, x: Inpu
             for i in rows.tolist()
         ])  # fmt: skip
     return all_rows
-
-
-def _output(returned: Any) -> Tensor:
-    out = prediction_tensor(returned)
-    if not isinstance(out, Tensor) or out.dim() != 2:
-        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"the Laplace approximation needs outputs of shape (N, features), got {shape}")
-    return out
 
 
 def _last_layer(model: nn.Module, layer: str | None) -> Selection:
