@@ -16,7 +16,7 @@ class Budget:
     batch_size: int = option(64, "How many examples a batch holds.")
     optimizer: str = option("adam", "The optimizer: adam, adamw or sgd.")
     lr: float = option(2e-3, "The learning rate of the weights.")
-    schedule: str = option("constant", "How the learning rate runs over the epochs: constant or cosine.")
+    schedule: str = option("constant", "How the learning rate changes during training: constant or cosine.")
     weight_decay: float = option(0.0, "The weight decay of the weights' means; the scales have none.")
     clip: float | None = option(None, "The largest norm of the gradient; larger ones are scaled down to it.")
     patience: int | None = option(

@@ -1,4 +1,4 @@
-"""The plain network: the price and the quality that all others are held against."""
+"""The plain network, against whose price and quality all other methods are measured."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ __all__ = ["Deterministic"]
 
 @dataclass(frozen=True)
 class Deterministic(Recipe):
-    """One network, trained as usual."""
+    """The plain network, trained as usual."""
 
     name = "deterministic"
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """All epochs on the likelihood."""
+        """Train for all epochs on the likelihood."""
         return run.plain(task, run.budget.epochs)
 
     def relative_cost(self) -> RelativeCost:

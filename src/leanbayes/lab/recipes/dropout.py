@@ -1,4 +1,4 @@
-"""Monte Carlo dropout (Gal and Ghahramani 2016), inserted where 001's appendix H.3.2 has it."""
+"""Monte Carlo dropout (Gal and Ghahramani 2016), placed as in sensitivity-guided subnetworks, appendix H.3.2."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ __all__ = ["Dropout"]
 
 @dataclass(frozen=True)
 class Dropout(Recipe):
-    """One network with dropout, also when it predicts."""
+    """One network with dropout, which stays active when it predicts."""
 
     name = "dropout"
-    rate: float = option(0.2, "of dropout, where the model has none of its own")
+    rate: float = option(0.2, "The share of units that dropout removes, where the model has no dropout of its own.")
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """All epochs, with dropout."""
+        """Train for all epochs with dropout."""
         model = MCDropout(run.new_model(task), rate=self.rate)
         run.fit(model, task, "dropout", run.budget.epochs)
         return model

@@ -1,4 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al. 2017), as 001's appendix H.5: five members, seeded 0 to 4."""
+"""Deep ensembles (Lakshminarayanan et al. 2017), as in sensitivity-guided subnetworks, appendix H.5: five members."""
 
 import multiprocessing
 import os
@@ -22,25 +22,25 @@ __all__ = ["EnsembleRecipe"]
 
 @dataclass(frozen=True)
 class EnsembleRecipe(Recipe):
-    """Several networks that differ by their seeds."""
+    """Several plain networks, trained from different seeds; their predictions are averaged."""
 
     name = "ensemble"
-    members: int = option(5, "networks")
-    processes: int = option(1, "networks trained at once, each in a process of its own")
+    members: int = option(5, "How many networks the ensemble has.")
+    processes: int = option(1, "How many networks are trained at once, each in its own process.")
 
     def __post_init__(self) -> None:
         if self.members < 2 or self.processes < 1:
             raise InputError(f"need at least 2 members and 1 process, got {self.members} and {self.processes}")
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """Members with seeds 0 to 4 (5 to 9 for the next seed of the run)."""
+        """Train the members: five have the seeds 0 to 4 in a run of seed 0, and 5 to 9 in a run of seed 1."""
         if self.processes > 1:
             return Ensemble(*self._apart(task, run))
         members = []
         for index in range(self.members):
-            own = run.member(index, self.members)
-            members.append(own.plain(task, run.budget.epochs))
-            run.seconds += own.seconds
+            member_run = run.member(index, self.members)
+            members.append(member_run.plain(task, run.budget.epochs))
+            run.seconds += member_run.seconds
         return Ensemble(*members)
 
     def relative_cost(self) -> RelativeCost:
@@ -48,7 +48,7 @@ class EnsembleRecipe(Recipe):
         return RelativeCost(self.members, 3 * self.members, self.members)
 
     def _apart(self, task: Task, run: Run) -> list[nn.Module]:
-        """Each member in a process, which leaves it in a file."""
+        """Train each member in its own process, which leaves it in a file."""
         with tempfile.TemporaryDirectory() as name, run.charged():
             files = [Path(name) / f"{index}.lb" for index in range(self.members)]
             runs = [replace(run.member(index, self.members), watch=None) for index in range(self.members)]

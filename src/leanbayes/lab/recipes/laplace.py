@@ -15,16 +15,17 @@ __all__ = ["LaplaceRecipe"]
 
 @dataclass(frozen=True)
 class LaplaceRecipe(Recipe):
-    """A Gaussian around the trained weights, with the curvature of the loss."""
+    """A Gaussian around the trained weights, whose covariance follows from the curvature of the loss."""
 
     name = "laplace"
     subset: Literal["last_layer", "subnetwork"] = option(
-        "last_layer", "last_layer or subnetwork: the most sensitive weights"
+        "last_layer",
+        "Which weights are random: those of the last layer (last_layer), or the most sensitive ones (subnetwork).",
     )
-    rate: float = option(0.01, "share of the weights in a subnetwork")
+    rate: float = option(0.01, "The share of the weights that a subnetwork holds.")
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """All epochs for the plain network, then the curvature."""
+        """Train the plain network for all epochs, then compute the curvature."""
         model = run.plain(task, run.budget.epochs)
         batches = run.tracked(task.train, "curvature")
         with run.charged():

@@ -1,4 +1,4 @@
-"""A few layers random, by default the last (Harrison et al. 2024 and many others)."""
+"""Random layers: by default the last one (Harrison et al. 2024)."""
 
 from dataclasses import dataclass
 
@@ -14,11 +14,15 @@ __all__ = ["Layers"]
 
 @dataclass(frozen=True)
 class Layers(Variational):
-    """Chosen layers random."""
+    """Chosen layers are random, by default the last one."""
 
     name = "layers"
-    globs: str = option("last", "names of modules or parameters, with * and ?, divided by spaces; or last")
+    globs: str = option(
+        "last",
+        "Which layers are random: last, or names of modules or parameters, with spaces between them; * and ? stand for "
+        "any text and any letter.",
+    )
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
-        """The named ones."""
+        """Choose the named layers."""
         return layers(*([last_layer(model)] if self.globs == "last" else self.globs.split()))

@@ -1,4 +1,4 @@
-"""Partial Bayesian networks (000, 001): the most sensitive weights are random, the rest are not."""
+"""Partial Bayesian networks (Abboud et al. 2024; sensitivity-guided subnetworks): sensitive weights are random."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,14 +16,17 @@ __all__ = ["Partial"]
 
 @dataclass(frozen=True)
 class Partial(Variational):
-    """The most sensitive weights random."""
+    """The weights to which the loss is most sensitive are random; all others are ordinary weights."""
 
     name = "partial"
-    rate: float = option(0.01, "share of the weights that is random")
-    scope: Literal["global", "layer"] = option("global", "global, or layer: the same rate in each")
+    rate: float = option(0.01, "The share of the weights that is random.")
+    scope: Literal["global", "layer"] = option(
+        "global",
+        "Where weights compete: in the whole network (global), or within each layer, at the same rate (layer).",
+    )
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
-        """Those with the largest absolute gradient of the loss over the training set."""
+        """Choose the weights with the largest absolute gradient of the loss over the training set."""
         scores = sensitivity(model, run.tracked(task.train, "sensitivity"), task.likelihood)
         return top_k(scores, rate=self.rate, scope=self.scope)
 

@@ -1,4 +1,4 @@
-"""Radial posteriors with a Monte Carlo KL of many draws (003; Farquhar et al. 2020)."""
+"""Radial posteriors with a Monte Carlo KL of many draws (Nazarovs et al. 2021; Farquhar et al. 2020)."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from leanbayes.errors import InputError
 from leanbayes.kl import Estimator, MonteCarlo
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Run, option
-from leanbayes.lab.recipes.variational import Variational
+from leanbayes.lab.recipes.variational import KL_END_HELP, Variational
 from leanbayes.posteriors import Family, Radial
 from leanbayes.subspace import Subspace, everything
 
@@ -17,12 +17,17 @@ __all__ = ["RadialRecipe"]
 
 @dataclass(frozen=True)
 class RadialRecipe(Variational):
-    """Every weight random, at a distance from its mean that does not grow with their number."""
+    """Every weight is random, at a distance from its mean that does not grow with the number of weights."""
 
     name = "radial"
-    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
-    init_scale: float = option(0.5, "of the radius of each tensor's noise, which all its weights share")
-    kl_draws: int = option(100, "of the Monte Carlo KL; its time does not grow with them")
+    kl_end: float | None = option(0.01, KL_END_HELP)
+    init_scale: float = option(
+        0.5,
+        "Where the scales start. They scale a radius that all weights of a tensor share, so they start larger.",
+    )
+    kl_draws: int = option(
+        100, "How many draws the Monte Carlo estimate of the KL averages; its time does not grow with them."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -30,13 +35,13 @@ class RadialRecipe(Variational):
             raise InputError(f"kl_draws must be at least 1, got {self.kl_draws}")
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
-        """All of them."""
+        """Choose every weight."""
         return everything()
 
     def posterior(self) -> Family:
-        """Radial."""
+        """Return the radial family."""
         return Radial(self.init_scale)
 
     def estimator(self) -> Estimator:
-        """Statistics of so many draws from their law, known closely enough: see `Radial`."""
+        """Return the estimator that draws the statistics of all draws from their joint law; see `Radial`."""
         return MonteCarlo(self.kl_draws, statistics="sampled")

@@ -1,4 +1,4 @@
-"""RigL (Evci et al. 2020): a sparse deterministic network whose weights move; what 004 compares its own with."""
+"""RigL (Evci et al. 2020): a sparse plain network whose weights move. SSVI (Li et al. 2024) compares itself with it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,27 +15,35 @@ __all__ = ["RigL"]
 
 @dataclass(frozen=True)
 class RigL(Recipe):
-    """A sparse network, not random: the smallest weights go, those of the largest gradient come."""
+    """A sparse network without randomness: it drops its smallest weights and adds those with the largest gradient."""
 
     name = "rigl"
-    density: float = option(0.05, "share of the weights that is stored; the others are zero")
-    layout: Literal["uniform", "erdos_renyi"] = option("uniform", "the same density in each layer, or erdos_renyi")
-    rate: float = option(0.3, "share of the weights that moves at first; it falls to 0 as a cosine")
-    every: int | None = option(None, "steps between two moves; by default there are about 40 moves")
-    stop: float = option(0.75, "share of training after which nothing moves")
+    density: float = option(0.05, "The share of the weights that is stored; all others are zero.")
+    layout: Literal["uniform", "erdos_renyi"] = option(
+        "uniform",
+        "How the stored weights are divided among layers: with the same density (uniform), or more densely in small "
+        "layers (erdos_renyi).",
+    )
+    rate: float = option(
+        0.3, "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine."
+    )
+    every: int | None = option(
+        None, "How many training steps lie between two moves. By default there are about 40 moves."
+    )
+    stop: float = option(0.75, "The share of training after which nothing moves.")
 
     def __post_init__(self) -> None:
         sparse(self.density, layout=self.layout)
         self.rewiring(1)
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """All epochs on the likelihood."""
+        """Train for all epochs on the likelihood."""
         model = make_sparse(run.new_model(task), self.density, layout=self.layout, seed=run.seed)
         steps = run.budget.epochs * len(run.loader(task.train))
         run.fit(model, task, self.name, run.budget.epochs, rewire=self.rewiring(steps))
         return model
 
     def rewiring(self, steps: int) -> Rewire:
-        """By magnitude and gradient."""
+        """Return how weights move: the smallest go, and those with the largest gradient come."""
         every = interval(steps, self.stop) if self.every is None else self.every
         return Rewire("magnitude", rate=self.rate, every=every, stop=self.stop)

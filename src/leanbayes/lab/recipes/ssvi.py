@@ -1,4 +1,4 @@
-"""Sparse-subspace variational inference (004): a few weights are there, they are random, and they move."""
+"""SSVI, sparse-subspace variational inference (Li et al. 2024): few weights exist, they are random, and they move."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,20 +17,35 @@ __all__ = ["SSVI", "interval"]
 
 @dataclass(frozen=True)
 class SSVI(Variational):
-    """A sparse network from start to end, its weights random."""
+    """A network that is sparse from start to end, and whose stored weights are random."""
 
     name = "ssvi"
-    density: float = option(0.05, "share of the weights that is stored; the others are zero")
-    layout: Literal["uniform", "erdos_renyi"] = option("uniform", "the same density in each layer, or erdos_renyi")
-    removal: str = option("snr_magnitude", f"criterion of the weights that go: {', '.join(REMOVAL)}")
-    addition: Literal["draw", "mean", "draws"] = option("draw", "gradient of those that come: draw, mean or draws")
-    rate: float = option(0.3, "share of the weights that moves at first; it falls to 0 as a cosine")
-    every: int | None = option(None, "steps between two moves; by default there are about 40 moves")
-    stop: float = option(0.75, "share of training after which nothing moves")
-    pretrain: float = option(0.0, "of a dense network, which costs what this recipe is there to save")
-    kl_start: float = option(0.0, "the weight of the KL grows from 0")
-    kl_end: float = option(0.01, "weight of the KL from half of training on; 1 is the true ELBO")
-    propagate: str = option("local", "sample, local, flipout or moments")
+    density: float = option(0.05, "The share of the weights that is stored; all others are zero.")
+    layout: Literal["uniform", "erdos_renyi"] = option(
+        "uniform",
+        "How the stored weights are divided among layers: with the same density (uniform), or more densely in small "
+        "layers (erdos_renyi).",
+    )
+    removal: str = option("snr_magnitude", f"Which weights go: those with the lowest {', '.join(REMOVAL)}.")
+    addition: Literal["draw", "mean", "draws"] = option(
+        "draw",
+        "Which weights come: those with the largest gradient for one draw, for the mean, or over several draws.",
+    )
+    rate: float = option(
+        0.3, "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine."
+    )
+    every: int | None = option(
+        None, "How many training steps lie between two moves. By default there are about 40 moves."
+    )
+    stop: float = option(0.75, "The share of training after which nothing moves.")
+    pretrain: float = option(
+        0.0, "The share of the epochs for which a dense network is trained first, which costs what this recipe saves."
+    )
+    kl_start: float = option(0.0, "The weight of the KL divergence grows from 0; other values are refused.")
+    kl_end: float = option(0.01, "The weight of the KL divergence from half of training on; 1 is the true ELBO.")
+    propagate: str = option(
+        "local", "How randomness passes through the network in training: sample, local, flipout or moments."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,25 +53,25 @@ class SSVI(Variational):
             raise UnknownName.of("removal criterion", self.removal, REMOVAL)
         if self.kl_start:
             raise InputError(f"the weight of the KL grows from 0 to kl_end; leave kl_start 0, got {self.kl_start}")
-        sparse(self.density, layout=self.layout)  # what it has to say of bad values, it says now
+        sparse(self.density, layout=self.layout)  # refuses bad values now, and not after a training
         self.rewiring(1)
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
-        """Random positions; of a trained network the largest weights."""
+        """Choose random positions, or the positions of the largest weights of a trained network."""
         return sparse(self.density, layout=self.layout, start="magnitude" if self.pretrain else "random", seed=run.seed)
 
     def kl_schedule(self, balanced: float) -> Schedule:  # noqa: ARG002
-        """Warm-up (004, section 4.1)."""
+        """Let the weight of the KL divergence grow until half of training (SSVI, section 4.1)."""
         return warm_up(0.5, self.kl_end)
 
     def rewiring(self, steps: int) -> Rewire:
-        """As chosen."""
+        """Return how weights move in a training of so many steps."""
         every = interval(steps, self.stop) if self.every is None else self.every
         return Rewire(self.removal, self.addition, rate=self.rate, every=every, stop=self.stop)
 
 
 def interval(steps: int, stop: float) -> int:
-    """Steps between two of about 40 moves.
+    """Return the steps between two moves, so that there are about 40 moves.
 
     >>> interval(10_000, 0.75)
     188

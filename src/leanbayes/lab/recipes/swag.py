@@ -1,4 +1,4 @@
-"""SWAG (Maddox et al. 2019): the posterior from where SGD wanders at a constant learning rate."""
+"""SWAG (Maddox et al. 2019): a Gaussian fitted to the weights that SGD visits at a constant learning rate."""
 
 from dataclasses import dataclass
 
@@ -13,16 +13,18 @@ __all__ = ["SwagRecipe"]
 
 @dataclass(frozen=True)
 class SwagRecipe(Recipe):
-    """Moments of the weights over the last epochs."""
+    """A Gaussian whose mean and covariance are those of the weights over the last epochs."""
 
     name = "swag"
-    pretrain: float = option(0.5, "share of the epochs before weights are collected")
-    rank: int = option(20, "deviations kept; 0 for a diagonal posterior")
-    lr: float = option(1e-2, "of SGD while weights are collected")
-    draws: int = option(30, "kept with batch-norm statistics of their own, if the model has batch norms")
+    pretrain: float = option(0.5, "The share of the epochs before weights are collected.")
+    rank: int = option(20, "How many deviations from the mean are kept for the covariance; 0 makes it diagonal.")
+    lr: float = option(1e-2, "The learning rate of SGD while weights are collected.")
+    draws: int = option(
+        30, "How many weight draws are kept with their own batch-norm statistics, if the model has batch norm."
+    )
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """A plain start, then SGD; the weights are collected after each epoch."""
+        """Train the plain network, then go on with SGD and collect the weights after each epoch."""
         first, rest = run.share(self.pretrain)
         swag = Swag(run.plain(task, first), rank=self.rank)
         sgd = {"optimizer": "sgd", "lr": self.lr, "schedule": "constant", "patience": None}

@@ -1,4 +1,4 @@
-"""What the variational recipes share: a plain start, then the ELBO over a chosen subspace."""
+"""What the variational recipes share: a plain network first, then the ELBO (evidence lower bound) over a subspace."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -23,27 +23,54 @@ from leanbayes.propagate import Local, Mirrored, OnePass, Propagation, Sample, a
 from leanbayes.subspace import Rewire, Subspace
 from leanbayes.train import has_statistics
 
-__all__ = ["Variational"]
+__all__ = ["KL_END_HELP", "Variational"]
 
 PRIORS: dict[str, PriorLike] = {"normal": NormalLaw(0.0, 1.0), "fitted": FittedPrior(), "centred": CentredPrior()}
 
 
+KL_END_HELP = (
+    "The weight of the KL divergence when training ends; none stands for min(1, n/k), with n examples and k random "
+    "weights. The default is that of Abboud et al. 2024."
+)
+
+
 @dataclass(frozen=True)
 class Variational(Recipe):
-    """A network whose random weights have Normal posteriors."""
+    """A network some or all of whose weights are random, with Normal posteriors unless a subclass says otherwise."""
 
-    pretrain: float = option(0.5, "share of the epochs for which the plain network is trained first")
-    prior: str = option("fitted", "normal (0, 1), fitted (each tensor's own scale) or centred (at the trained weights)")
-    kl_start: float | None = option(None, "weight of the KL when training begins, if not as when it ends (001: 0.2)")
-    kl_end: float | None = option(None, "and when it ends: by default 1, the true ELBO, or n/k for more random weights")
-    init_scale: float = option(0.01, "of the random weights: small, so that a trained start is not lost")
-    scale_lr: float = option(1e-2, "learning rate of the scales")
+    pretrain: float = option(
+        0.5, "The share of the epochs for which the plain network is trained before weights become random."
+    )
+    prior: str = option(
+        "fitted",
+        "The prior of the random weights: normal (mean 0, deviation 1), fitted (mean 0 and the deviation of each "
+        "weight tensor) or centred (around the trained weights).",
+    )
+    kl_start: float | None = option(
+        None,
+        "The weight of the KL divergence when training begins. By default it is kl_end throughout; the paper on "
+        "sensitivity-guided subnetworks starts at 0.2.",
+    )
+    kl_end: float | None = option(
+        None,
+        "The weight of the KL divergence when training ends. By default it is 1, the true ELBO, or n/k where more "
+        "weights (k) are random than there are examples (n).",
+    )
+    init_scale: float = option(
+        0.01, "Where the scales of the random weights start. A small scale keeps what the plain network has learnt."
+    )
+    scale_lr: float = option(1e-2, "The learning rate of the scales.")
     propagate: str | None = option(
         None,
-        "sample, mirrored, local, flipout, moments or covariance; by default mirrored under batch norm, or sample",
+        "How randomness passes through the network in training: sample, mirrored, local, flipout, moments or "
+        "covariance. By default it is mirrored for networks with batch norm, and sample for others.",
     )
-    draws: int = option(1, "a training step")
-    predict: str | None = option(None, "another propagation for predictions: moments needs one pass and no draws")
+    draws: int = option(1, "How many weight draws each training step averages.")
+    predict: str | None = option(
+        None,
+        "How randomness passes through the network in predictions, if not as in training; moments needs one pass and "
+        "no draws.",
+    )
 
     def __post_init__(self) -> None:
         self.prior_law()
@@ -54,44 +81,48 @@ class Variational(Recipe):
 
     @abstractmethod
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
-        """Which weights are random."""
+        """Choose the weights that are random."""
 
     def prior_law(self) -> PriorLike:
-        """What is believed before."""
+        """Return the prior of the random weights."""
         if self.prior not in PRIORS:
             raise UnknownName.of("prior", self.prior, PRIORS)
         return PRIORS[self.prior]
 
     def posterior(self) -> Family:
-        """How they are distributed at the start."""
+        """Return the family of the random weights, with the scale that they start from."""
         return Normal(self.init_scale)
 
     def estimator(self) -> Estimator:
-        """How the KL is computed."""
+        """Return what computes the KL divergence."""
         return Exact()
 
     def likelihood_of(self, task: Task) -> Likelihood:
-        """What scores the targets in training."""
+        """Return what scores the targets in training."""
         return task.likelihood
 
     def kl_schedule(self, balanced: float) -> Schedule:
-        """How the weight of the KL runs; ``balanced`` is min(1, n/k).
+        """Return how the weight of the KL divergence changes during training.
 
-        A sum over more weights than there are examples would outweigh the data: then it is their mean that counts.
+        The KL is a sum over k random weights, and the data term a sum over n examples. With k > n the KL would outweigh
+        the data, so its weight is then n/k.
+
+        Args:
+            balanced: min(1, n/k).
         """
         end = balanced if self.kl_end is None else self.kl_end
         return anneal(end if self.kl_start is None else self.kl_start, end)
 
     def rewiring(self, steps: int) -> Rewire | None:  # noqa: ARG002
-        """How sparse weights move in so many steps; None where there are none."""
+        """Return how sparse weights move in a training of so many steps; None if no weight moves."""
         return None
 
     def finished(self, bnn: Bayesian) -> Bayesian:
-        """What is made of the trained network."""
+        """Turn the trained network into the predictor."""
         return bnn
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """A plain start, the choice of weights, and the rest of the epochs on the ELBO."""
+        """Train the plain network, choose the random weights, and spend the remaining epochs on the ELBO."""
         first, rest = run.share(self.pretrain)
         model = run.plain(task, first) if first else run.new_model(task)
         with run.charged():

@@ -21,14 +21,17 @@ __all__ = ["VariationalDropout", "cut"]
 
 @dataclass(frozen=True)
 class VariationalDropout(Variational):
-    """Dense training that ends sparse; 004's table 2 compares with it."""
+    """Every weight is random under a log-uniform prior, and weights that turn out to be noise are cut.
+
+    Table 2 of SSVI (Li et al. 2024) compares itself with this method.
+    """
 
     name = "variational_dropout"
-    threshold: float = option(3.0, "weights with log σ²/μ² above this are cut")
-    prior: str = option("log_uniform", "no other")
-    kl_start: float = option(0.0, "the weight of the KL grows from 0")
-    kl_end: float = option(1.0, "weight of the KL from half of training on")
-    propagate: str = option("local", "sample, local or flipout")
+    threshold: float = option(3.0, "Weights whose log σ²/μ² is above this value are cut.")
+    prior: str = option("log_uniform", "The prior of the weights; there is no other.")
+    kl_start: float = option(0.0, "The weight of the KL divergence grows from 0; other values are refused.")
+    kl_end: float = option(1.0, "The weight of the KL divergence from half of training on.")
+    propagate: str = option("local", "How randomness passes through the network in training: sample, local or flipout.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,38 +41,38 @@ class VariationalDropout(Variational):
             raise InputError(f"the weight of the KL grows from 0 to kl_end; leave kl_start 0, got {self.kl_start}")
 
     def prior_law(self) -> PriorLike:
-        """1/|w|."""
+        """Return the density 1/|w|."""
         return LogUniformLaw(0.0)
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
-        """All but norms, for which a prior at zero makes no sense."""
+        """Choose all weights but those of norm layers, which a prior at zero does not suit."""
         return everything(eligible=not_norm)
 
     def kl_schedule(self, balanced: float) -> Schedule:  # noqa: ARG002
-        """Warm-up."""
+        """Let the weight of the KL divergence grow until half of training."""
         return warm_up(0.5, self.kl_end)
 
     def finished(self, bnn: Bayesian) -> Bayesian:
-        """Without the weights that are noise."""
+        """Cut the weights that are noise."""
         return cut(bnn, self.threshold)
 
 
 def cut(bnn: Bayesian, threshold: float = 3.0) -> Bayesian:
-    """The same network without the weights whose log α = log σ²/μ² is above the threshold, the others stored sparse.
+    """Return the same network without the weights whose log α = log σ²/μ² is above a threshold.
 
-    At least one weight of each layer stays. ``bnn`` itself is left as it was.
+    The remaining weights are stored sparse. At least one weight of each layer stays. ``bnn`` does not change.
     """
     weights, model = bnn.weights(), densify(bnn.model)
-    kept: dict[str, Tensor] = {}
+    positions: dict[str, Tensor] = {}
     for name, layer in layers_of(model).items():
         weight = weights[name]
         noise = (2 * weight.spread.detach().log() - weight.mean.detach().square().log()).flatten()
         index = (noise <= max(threshold, float(noise.min()))).nonzero().squeeze(1).to(torch.int32)
         if len(index) < weight.mean.numel():
             sparsify(layer, index)
-            kept[name] = index
+            positions[name] = index
     keep_layout(model)
-    made = Bayesian(
+    sparse_bnn = Bayesian(
         model,
         subspace=everything(eligible=not_norm),
         posterior=bnn.posterior,
@@ -80,7 +83,9 @@ def cut(bnn: Bayesian, threshold: float = 3.0) -> Bayesian:
     )
     raw = {name: parts.rho.detach() for name, parts in bnn.parts()}
     with torch.no_grad():
-        for name, parts in made.parts():
-            own = dense_name(name)
-            parts.rho.copy_(raw[own].flatten()[kept[own].long()] if own in kept else raw[own])
-    return made
+        for name, parts in sparse_bnn.parts():
+            full_name = dense_name(name)
+            parts.rho.copy_(
+                raw[full_name].flatten()[positions[full_name].long()] if full_name in positions else raw[full_name]
+            )
+    return sparse_bnn

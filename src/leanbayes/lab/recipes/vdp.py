@@ -1,4 +1,4 @@
-"""VDP++ (002): mean and variance of every weight are trained through propagated moments, and predict in one pass."""
+"""VDP++: mean and variance of every weight are trained through propagated moments, and predict in one pass."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ from torch import nn
 
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Run, option
-from leanbayes.lab.recipes.variational import Variational
+from leanbayes.lab.recipes.variational import KL_END_HELP, Variational
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.moment import MeanCrossEntropy, MomentLikelihood
 from leanbayes.posteriors import Family, Normal
@@ -18,27 +18,29 @@ __all__ = ["VDP"]
 
 @dataclass(frozen=True)
 class VDP(Variational):
-    """Every weight random, and not one sample of them drawn."""
+    """Every weight is random, and no weight is drawn: means and variances pass through the network."""
 
     name = "vdp"
-    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
-    propagate: str = option("moments", "of training and prediction")
-    draws: int = option(4, "of the outputs alone, a training step")
+    kl_end: float | None = option(0.01, KL_END_HELP)
+    propagate: str = option("moments", "How randomness passes through the network in training and prediction.")
+    draws: int = option(4, "How many draws of the outputs each training step averages; weights are not drawn.")
     likelihood: Literal["expected", "mean", "moment"] = option(
-        "expected", "of drawn outputs (expected), cross-entropy of their mean, or the Gaussian of 002's eq. 11 (moment)"
+        "expected",
+        "What training scores: drawn outputs (expected), the cross-entropy of the mean probabilities (mean), or the "
+        "Gaussian likelihood of VDP++, eq. 11 (moment).",
     )
-    per: Literal["weight", "filter"] = option("weight", "weight, or filter: one variance for each output")
+    per: Literal["weight", "filter"] = option("weight", "What has its own scale: each weight, or each filter (output).")
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
-        """All of them."""
+        """Choose every weight."""
         return everything()
 
     def posterior(self) -> Family:
-        """One scale for each weight or for each filter."""
+        """Return the Normal family with one scale for each weight or for each filter."""
         return Normal(self.init_scale, per=self.per)
 
     def likelihood_of(self, task: Task) -> Likelihood:
-        """As chosen; predictions are the task's own."""
+        """Return the likelihood of training; predictions use that of the task."""
         if self.likelihood == "expected":
             return task.likelihood
         return (MeanCrossEntropy if self.likelihood == "mean" else MomentLikelihood)(task.likelihood)

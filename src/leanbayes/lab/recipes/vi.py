@@ -7,7 +7,7 @@ from torch import nn
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Run, option
 from leanbayes.lab.recipes.relative import RelativeCost
-from leanbayes.lab.recipes.variational import Variational
+from leanbayes.lab.recipes.variational import KL_END_HELP, Variational
 from leanbayes.subspace import Subspace, everything
 
 __all__ = ["VI"]
@@ -15,13 +15,13 @@ __all__ = ["VI"]
 
 @dataclass(frozen=True)
 class VI(Variational):
-    """Every weight random."""
+    """Every weight is random."""
 
     name = "vi"
-    kl_end: float | None = option(0.01, "weight of the KL when training ends (000); none: min(1, n/k)")
+    kl_end: float | None = option(0.01, KL_END_HELP)
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
-        """All of them."""
+        """Choose every weight."""
         return everything()
 
     def relative_cost(self) -> RelativeCost:
