@@ -2,10 +2,10 @@ import json
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
+import torch
 
-from leanbayes.errors import FileError
+from leanbayes._files import write_tensors
 from leanbayes.lab.report import write_report
 from leanbayes.metrics import METRICS, Metric
 from tests.lab.report.fixtures import FAILED, METHODS, TASKS, classes_task, save
@@ -120,35 +120,6 @@ def test_almost_nothing_is_still_a_page(tmp_path):
     assert ": no memory" in page.text
 
 
-def test_arrays_without_a_finite_value_leave_their_figure_out(tmp_path):
-    nothing = np.full(5, np.nan)
-    arrays = {f"a/{key}": nothing for key in ("confidence", "correct", "entropy", "predicted", "deviation", "truth")}
-    arrays["a/sigma"] = np.full((2, 2), np.nan)
-    record = {"format": 1, "task": {"shifted": {"s": 5}}, "methods": [{"name": "a"}]}
-    page = Page(write_report(save(tmp_path, record, {**arrays, "a/shifted/s/entropy": nothing})).read_text())
-    assert [section["id"] for section in page.of("section")] == ["about"]
-
-
-def test_all_right_answers_and_one_tie_are_drawn(tmp_path):
-    arrays = {"a/confidence": np.ones(4), "a/correct": np.ones(4), "a/entropy": np.zeros(4)}
-    record = {"format": 1, "task": {}, "methods": [{"name": "a"}]}
-    page = Page(write_report(save(tmp_path, record, arrays)).read_text())
-    assert [section["id"] for section in page.of("section")] == ["about", "reliability", "risk", "errors"]
-
-
-def test_pictures_of_different_sizes_are_refused(tmp_path):
-    arrays = {f"a/overlay/{key}": np.zeros((1, 4, 4)) for key in ("image", "truth", "predicted", "entropy")}
-    record = {"format": 1, "task": {}, "methods": [{"name": "a"}]}
-    with pytest.raises(FileError, match="differ in size"):
-        write_report(save(tmp_path, record, {**arrays, "a/overlay/truth": np.zeros((1, 5, 4))}))
-
-
-def test_many_layers_are_cut_and_it_is_said(tmp_path):
-    layers = [{"name": f"layer{i}.{'x' * 40}", "random": i, "size": 50} for i in range(45)]
-    text = edited(tmp_path, lambda record: record["methods"][0].update(layers=layers))
-    assert "24 layers with fewer of them are not drawn" in text
-
-
 def test_columns_with_a_direction_come_first_and_levels_are_details(tmp_path):
     def change(record):
         record["better"] = {"nll": "low", "entropy": None, "set_size@0.9": None, "ood/s/auroc": "high"}
@@ -209,3 +180,22 @@ def test_the_best_and_the_fastest_are_said_first(pages):
 def test_the_summary_of_a_method_is_shown(tmp_path):
     text = edited(tmp_path, lambda record: record["methods"][0].update(summary="One plain network."))
     assert "One plain network." in Page(text).text
+
+
+def test_markup_in_class_names_and_names_of_sets_is_text_in_figures(tmp_path):
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+    folder = classes_task(tmp_path)
+    record = json.loads((folder / "results.json").read_text())
+    record["task"]["classes"] = [evil] * 10
+    record["task"]["shifted"] = {evil: 5}
+    record["methods"] = record["methods"][:1]
+    name = record["methods"][0]["name"]
+    (folder / "results.json").write_text(json.dumps(record))
+    more = {f"{name}/shifted/{evil}/entropy": torch.ones(5)}
+    write_tensors(folder / "arrays" / "more.safetensors", more, {"kind": "arrays", "format": 1})
+    page = Page(write_report(folder).read_text())
+    assert len(page.of("script")) == 1
+    assert not any(key.startswith("on") for _, attributes in page.elements for key in attributes)
+    assert all(image["src"].startswith("data:image/") for image in page.of("img"))
+    assert sum(evil in image["alt"] for image in page.of("img")) == 12
+    assert sum(evil in text for text in page.text) >= 13  # the legend, and an answer below each picture
