@@ -1,6 +1,9 @@
 """Rules that other packages add: one for each kind of operation, each for a made-up operation."""
 
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from leanbayes.errors import MissingRule
+from leanbayes.propagate import moments
 from leanbayes.propagate.moments import RULES, Correlations, MomentTensor
 from leanbayes.propagate.moments.kinds import Norm, Resampling
 from tests.oracles import moments_within_standard_errors
@@ -228,3 +232,23 @@ def test_without_a_rule_the_error_names_the_operation_the_module_and_what_to_do(
 def test_a_second_rule_for_an_operation_raises() -> None:
     with pytest.raises(ValueError, match="already"):
         RULES.rearranging(torch.transpose)
+
+
+@pytest.mark.parametrize("kernels", ["exact", "box"])
+def test_a_convolution_crosses_four_files_of_this_package(kernels: str) -> None:
+    package = Path(moments.__file__).parent
+    crossed: set[str] = set()
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if package in path.parents:
+            crossed.add(path.relative_to(package).as_posix())
+
+    x, w = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3)
+    operands = [random(value, value.square(), rank=8, kernels=kernels) for value in (x, w)]
+    sys.setprofile(note)
+    try:
+        F.conv2d(*operands)
+    finally:
+        sys.setprofile(None)
+    assert crossed == {"tensor.py", "kinds.py", "rules/linear.py", "correlations.py"}
