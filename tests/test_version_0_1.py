@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
+from leanbayes._descriptions import restore_propagations
 from leanbayes._files import read_header
 from leanbayes.propagate import Moments, Sample
-from leanbayes.storage import _restore_propagations
 
 FILES = Path(__file__).parent / "version_0_1"
 NUMBERS: dict[str, dict[str, Any]] = json.loads((FILES / "numbers.json").read_text())
@@ -93,4 +93,4 @@ def test_moments_of_version_0_1_had_two_settings() -> None:
     """That version trained without factors and boxes, and predicted with them."""
     assert read_header(FILES / "everything.lb", "model", 1)["root"]["propagate"] == "sample"
     assert (loaded("everything").propagate, loaded("everything").predict_by) == (Sample(), Sample())
-    assert _restore_propagations({"propagate": "moments"}) == (LEAN, Moments())
+    assert restore_propagations({"propagate": "moments"}) == (LEAN, Moments())

@@ -8,24 +8,30 @@ these names up in the catalogues of this program.
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Distribution
 from torch.nn.utils.parametrize import is_parametrized
 
+from leanbayes._descriptions import (
+    describe,
+    describe_prediction,
+    describe_prior,
+    describe_propagation,
+    restore,
+    restore_prior,
+    restore_propagations,
+)
 from leanbayes._files import read_header, read_tensors, write_tensors
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError, WrongModel
-from leanbayes.kl import Estimator, Exact, MonteCarlo
-from leanbayes.posteriors import FAMILIES, Family, GaussianRho, RelativeScale
+from leanbayes.kl import Estimator
+from leanbayes.posteriors import Family
 from leanbayes.prediction import Predictor
-from leanbayes.priors import LAWS, CentredPrior, FittedPrior, FixedPrior, Prior, PriorLike
-from leanbayes.propagate import PROPAGATIONS, Moments, Propagation
+from leanbayes.priors import PriorLike
 from leanbayes.subspace import dense_name, scatters
 from leanbayes.subspace.select import Selection, Subspace
 from leanbayes.subspace.slots import Slot, anything
@@ -34,9 +40,6 @@ from leanbayes.subspace.storage import keep_layout, make_dense, sparsify
 __all__ = ["FORMAT", "about", "load", "save"]
 
 FORMAT = 1
-_PARTS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Exact, MonteCarlo, GaussianRho, RelativeScale, FittedPrior, CentredPrior)
-}
 
 
 def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
@@ -116,11 +119,11 @@ def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
                 tensors[f"{prefix}{kind}.{name}"] = part.detach().contiguous()
     return {
         "type": "Bayesian",
-        "posterior": _describe(module.posterior),
-        "prior": _describe_prior(module.prior),
-        "propagate": _describe_propagation(module.propagate),
-        "predict_by": _describe_prediction(module),
-        "kl": _describe(module.kl_estimator),
+        "posterior": describe(module.posterior),
+        "prior": describe_prior(module.prior),
+        "propagate": describe_propagation(module.propagate),
+        "predict_by": describe_prediction(module),
+        "kl": describe(module.kl_estimator),
         "random": {name: parts.index is None for name, parts in module.parts()},
         "ties": _keep_state(module.model, prefix, tensors),
         "sparse": _sparse_shapes(module.model),
@@ -194,9 +197,9 @@ class _Restoring:
             raise InputError(
                 f"the prior in {self.source} is one that a file cannot hold; pass it again: load(..., prior=...)"
             )
-        estimator: Estimator = _restore_part(data["kl"])
-        family: Family = _restore_part(data["posterior"])
-        propagate, predict_by = _restore_propagations(data)
+        estimator: Estimator = restore(data["kl"])
+        family: Family = restore(data["posterior"])
+        propagate, predict_by = restore_propagations(data)
         model = self._module(data, prefix)
         selection = {
             name: None if whole else self.tensors[f"{prefix}index.{name}"] for name, whole in data["random"].items()
@@ -205,7 +208,7 @@ class _Restoring:
             model,
             subspace=_Stored(selection),
             posterior=family,
-            prior=_restore_prior(data["prior"]) if self.prior is None else self.prior,
+            prior=restore_prior(data["prior"]) if self.prior is None else self.prior,
             propagate=propagate,
             predict_by=predict_by,
             kl=estimator,
@@ -302,111 +305,3 @@ def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor],
                 f"{name!r} is {saved[name].dtype} in {source} and {value.dtype} in the model; "
                 f"convert the model first: model.to({saved[name].dtype})"
             )
-
-
-def _describe(part: Any) -> dict[str, Any]:
-    """Describe a frozen dataclass by its name and fields, and its fields likewise."""
-    name = type(part).__name__
-    if _part_class(name) is not type(part):
-        raise InputError(
-            f"{part!r} is in no catalogue of LeanBayes, so a file could not bring it back; a file can hold "
-            f"{[*_PARTS, *FAMILIES]}, and a family of your own once it is registered: "
-            "leanbayes.posteriors.FAMILIES.register"
-        )
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
-    return {"type": name, "fields": {key: _describe(v) if is_dataclass(v) else v for key, v in values.items()}}
-
-
-def _restore_part(data: dict[str, Any]) -> Any:
-    values = {key: _restore_part(v) if isinstance(v, dict) else v for key, v in data["fields"].items()}
-    part = _part_class(data["type"])
-    if part is None:
-        raise ForeignFile(
-            f"the file names {data['type']!r}, which is unknown here; install the package that adds it to LeanBayes"
-        )
-    return part(**values)
-
-
-def _part_class(name: str) -> type[Any] | None:
-    """The class of this name that a file may hold, also of a family that another package adds."""
-    return _PARTS.get(name) or FAMILIES.get(name)
-
-
-def _describe_propagation(value: Propagation) -> dict[str, Any]:
-    """Describe a propagation by its name and fields."""
-    if PROPAGATIONS.get(value.name) is not type(value):
-        raise InputError(
-            f"{value!r} is not registered, so a file could not bring it back; decorate its class with "
-            "@leanbayes.propagate.PROPAGATIONS.register"
-        )
-    names: list[str] = [field.name for field in fields(value)] if is_dataclass(value) else []
-    return {"name": value.name, "fields": {name: getattr(value, name) for name in names}}
-
-
-def _describe_prediction(bnn: Bayesian) -> dict[str, Any] | None:
-    """Describe the propagation of predictions. Return None where it follows from that of training."""
-    follows = bnn.predict_by == bnn.propagate.for_prediction
-    return None if follows else _describe_propagation(bnn.predict_by)
-
-
-def _restore_propagations(data: dict[str, Any]) -> tuple[Propagation, Propagation | None]:
-    """Return the propagations of training and prediction.
-
-    Files of version 0.1 hold one name. By "moments" that version meant these two settings.
-    """
-    if data["propagate"] == Moments.name:
-        return Moments(rank=0, kernels="exact"), Moments()
-    if isinstance(data["propagate"], str):
-        return PROPAGATIONS.named(data["propagate"])(), None
-    predict_by = None if data["predict_by"] is None else _restore_propagation(data["predict_by"])
-    return _restore_propagation(data["propagate"]), predict_by
-
-
-def _restore_propagation(data: dict[str, Any]) -> Propagation:
-    return PROPAGATIONS.named(data["name"])(**data["fields"])
-
-
-def _describe_prior(prior: PriorLike) -> Any:
-    """Describe a prior as JSON. Return None for a prior that a file cannot hold."""
-    if isinstance(prior, FixedPrior):
-        prior = prior.law
-    if isinstance(prior, Distribution):
-        return _describe_law(prior)
-    if isinstance(prior, Prior):
-        return _describe(prior) if _PARTS.get(type(prior).__name__) is type(prior) else None
-    parts = {pattern: _describe_prior(law) for pattern, law in prior.items()}
-    return None if None in parts.values() else {"globs": parts}
-
-
-def _describe_law(law: Distribution) -> Any:
-    """Describe a distribution by its arguments. Return None unless these are scalars that make it again."""
-    name = type(law).__name__
-    if _law(name) is not type(law):
-        return None
-    arguments = {key: law.__dict__.get(key) for key in law.arg_constraints}
-    values = {key: value for key, value in arguments.items() if isinstance(value, Tensor)}
-    if not values or any(value.dim() for value in values.values()):
-        return None
-    scalars = {key: [value.item(), str(value.dtype).removeprefix("torch.")] for key, value in values.items()}
-    data = {"distribution": name, "fields": scalars}
-    try:
-        _restore_prior(data)
-    except (TypeError, ValueError):
-        return None
-    return data
-
-
-def _restore_prior(data: dict[str, Any]) -> Any:
-    if "globs" in data:
-        return {pattern: _restore_prior(law) for pattern, law in data["globs"].items()}
-    if "distribution" not in data:
-        return _restore_part(data)
-    law: Any = _law(data["distribution"])
-    if not (isinstance(law, type) and issubclass(law, Distribution)):
-        raise ForeignFile(f"the prior {data['distribution']!r} is no distribution of torch, LeanBayes or a plug-in")
-    arguments: Any = {key: torch.tensor(v, dtype=getattr(torch, kind)) for key, (v, kind) in data["fields"].items()}
-    return law(**arguments)
-
-
-def _law(name: str) -> Any:
-    return LAWS.get(name) or getattr(torch.distributions, name, None)
