@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import leanbayes as lb
+from leanbayes.lab.models import resnet18
 from leanbayes.prediction import outputs_of
 
 SAMPLES = 4096
@@ -103,6 +104,18 @@ class TestPredict:
     def test_nan_is_refused(self, bnn, x):
         with pytest.raises(lb.errors.NonFinite, match="moments"):
             lb.predict(bnn, x * math.nan, by="moments")
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_grad_mode_changes_no_number_of_a_residual_network(rank):
+    """Without gradients, sweeps over memory leave averages over positions that later layers use."""
+    bnn = lb.Bayesian(resnet18(10, 3).eval(), posterior=lb.posteriors.Normal(0.02))
+    x, by = torch.randn(2, 3, 32, 32), lb.propagate.Moments(rank=rank)
+    recorded = lb.moments(bnn, x, by=by)
+    with torch.no_grad():
+        silent = lb.moments(bnn, x, by=by)
+    for one, other in zip(recorded, silent, strict=True):
+        torch.testing.assert_close(one.detach(), other, rtol=3e-6, atol=3e-6)
 
 
 class TestElbo:

@@ -43,12 +43,17 @@ def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tup
     return moments
 
 
+def sums_positions(mean: Tensor, variance: Tensor) -> bool:
+    """Tell whether `rectify_and_sum` handles these tensors if no gradients are recorded."""
+    return mean.dim() == 4 and _fit(mean, variance) and _channels(mean) is not None
+
+
 def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return mean and variance of relu(z), and sums over positions, for images in channels_last without gradients.
 
     The sums, of shape (examples, 4, channels), are those of E = E relu(z), E², Var relu(z) and Cov(z, relu(z)).
     """
-    if torch.is_grad_enabled() or mean.dim() != 4 or not _fit(mean, variance) or _channels(mean) is None:
+    if torch.is_grad_enabled() or not sums_positions(mean, variance):
         return None
     out, sums = (
         (torch.empty_like(mean), torch.empty_like(mean)),

@@ -345,7 +345,7 @@ def _sweep_norm(input: Any, norm: Norm) -> MomentTensor | None:
             common = common + passed * rho.flatten(1)
         fraction = (common / torch.where(total > 0, total, 1)).view(*common.shape, *[1] * (x.dim() - 2))
     averages = None
-    if not torch.is_grad_enabled():
+    if random.setting.rank or not torch.is_grad_enabled():
         input.averages = input.averages or Averages(None, None, level[..., None, None])
         averages = Averages(None, None, total[..., None, None])
     after = Noise(variance, averages)

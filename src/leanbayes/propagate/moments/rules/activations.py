@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes._ops.moments import rectify, rectify_and_sum
+from leanbayes._ops.moments import rectify, rectify_and_sum, sums_positions
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Averages, Correlations, Noise
 from leanbayes.propagate.moments.gaussian import clipped, exponential_below, integrate, rectified
@@ -43,10 +43,15 @@ def relu(operation: Operation, input: Any) -> MomentTensor:
             shift, variance, _ = rectified(input.expected, input.variance)
             moments = operation(input.expected) + shift, variance
         mean, variance = moments
+        if input.setting.rank and sums_positions(input.expected, input.variance):
+            # The sweep without gradients averages over all positions; grad mode must change no number.
+            parts = mean, mean.square(), variance, variance + mean * (mean - input.expected)
+            *means, mean_covariance = (part.mean((2, 3), keepdim=True) for part in parts)
+            averages = Averages(*means)
 
     def covariance(pick: Function) -> Tensor:
         """Var z·P(z > 0), from E z·relu(z) = E relu(z)²."""
-        if swept is not None:
+        if averages is not None:
             return mean_covariance
         return pick(variance) + pick(mean) * (pick(mean) - pick(input.expected))
 
