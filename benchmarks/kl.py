@@ -1,4 +1,4 @@
-"""What a Monte Carlo KL costs as the number M of draws grows (003, figures 1, 2, 5 and 6).
+"""What a Monte Carlo KL costs as the number M of draws grows (Nazarovs et al. 2021, figures 1, 2, 5 and 6).
 
 - weights: peak memory and time of one estimate and its gradient for 10⁶ and 10⁷ weights and M from 1 to 10,000: the
   direct graph, gradients accumulated draw by draw (figure 5), statistics accumulated over the draws (Theorem 2), and
@@ -47,7 +47,7 @@ def one(estimator: lb.MonteCarlo, weight: RandomWeight) -> None:
 
 
 def by_accumulation(draws: int, weight: RandomWeight) -> None:
-    """003's figure 5: a small graph for each draw, gradients added up."""
+    """Nazarovs et al. 2021, figure 5: a small graph for each draw, gradients added up."""
     weight.mean.grad = weight.spread.grad = None
     naive = lb.MonteCarlo(1, direct=True)
     for _ in range(draws):

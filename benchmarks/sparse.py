@@ -1,10 +1,10 @@
-"""Does a sparse Bayesian network train faster than the plain dense one? ResNet-18, 32x32 images, 004's SSVI.
+"""Does a sparse Bayesian network train faster than the plain dense one? ResNet-18, 32x32 images, SSVI.
 
 One training step (ELBO, gradients, Adam) with 95 % and 99 % zeros, in turns with
 
 - ``plain``: the dense deterministic network,
 - ``local``: our dense network, every weight of a linear map or convolution random, local reparameterization,
-- ``masked``: the same under masks over dense tensors, as 004's public code has it,
+- ``masked``: the same under masks over dense tensors, as the public code of Li et al. 2024 has it,
 
 and what parameters, gradients and optimizer take in memory, which kernel each layer has chosen, and where the time of a
 sparse step goes: what is not products is there whatever the number of zeros, so it is the limit.
@@ -43,7 +43,7 @@ PARTS = {  # of a step, by the names that torch's profiler has for operations
 
 
 class Masked(nn.Module):
-    """Dense means and raw scales under a mask, two dense convolutions a layer (004, eq. 4, and its public code)."""
+    """Dense means and raw scales under a mask, two dense convolutions a layer (Li et al. 2024, eq. 4, and code)."""
 
     def __init__(self, layer: Any, density: float) -> None:
         super().__init__()

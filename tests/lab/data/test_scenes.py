@@ -38,7 +38,7 @@ def test_isic_without_its_test_set_draws_one_from_training(tmp_path: Path) -> No
     assert not set(source.train.inputs.paths) & set(source.test.inputs.paths)
 
 
-def test_isic_of_2018_is_what_000_has(tmp_path: Path) -> None:
+def test_isic_of_2018_is_what_abboud_et_al_have(tmp_path: Path) -> None:
     for part, count in (("Training", 20), ("Validation", 4), ("Test", 5)):
         for place in range(count):
             base = tmp_path / "ISIC2018"

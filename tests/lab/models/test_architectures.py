@@ -154,12 +154,12 @@ def test_the_small_ones_count_as_their_definitions() -> None:
     w = [1, 16, 32, 64, 128, 256]
     volumes = sum(27 * b * (a + b) + 4 * b for a, b in pairwise(w))
     assert count(lambda: encoder3d(1, 2)) == volumes + 514
-    hidden, grid = 2048, 512 * 49  # the head of 003
+    hidden, grid = 2048, 512 * 49  # the head of Nazarovs et al. 2021
     head = grid * hidden + hidden * hidden + 2 * hidden + hidden * 10 + 10
     assert count(lambda: vgg16(3, 10, hidden=2048, batch_norm=False)) == 14_714_688 + head
 
 
-def test_the_unet_of_001_has_64_to_1024_channels() -> None:
+def test_the_unet_of_the_paper_has_64_to_1024_channels() -> None:
     with torch.device("meta"):
         model = build("unet64", (3, 32, 64))
         assert [block[0].out_channels for block in model.down] == [64, 128, 256, 512, 1024]
@@ -293,7 +293,7 @@ def test_preactivated_resnets_end_with_norm_and_relu() -> None:
 
 
 def monai_encoder(widths: list[int]) -> nn.Sequential:
-    """003's figure 9, of MONAI's blocks."""
+    """Figure 9 of Nazarovs et al. 2021, of MONAI's blocks."""
     plan = [(1, None), (1, 3), (1, 2), (3, 2), (3, 2)]
     layers: list[nn.Module] = []
     for before, after, (stride, pool) in zip(widths[:-1], widths[1:], plan, strict=True):
@@ -303,7 +303,7 @@ def monai_encoder(widths: list[int]) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1], 2))
 
 
-def test_the_3d_encoder_is_figure_9_of_003_in_monais_blocks() -> None:
+def test_the_3d_encoder_is_figure_9_of_nazarovs_et_al_in_monais_blocks() -> None:
     widths = [1, 2, 3, 4, 5, 6]
     ours, theirs = encoder3d(1, 2, widths=widths[1:]).double(), monai_encoder(widths).double()
     for mine, other in zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True):
@@ -312,7 +312,7 @@ def test_the_3d_encoder_is_figure_9_of_003_in_monais_blocks() -> None:
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-def test_the_volumes_of_003_end_as_one_position() -> None:
+def test_the_volumes_of_nazarovs_et_al_end_as_one_position() -> None:
     with torch.device("meta"):
         model, seen = encoder3d(1, 2, size=(105, 127, 105)).eval(), []
         model.blocks[-1].register_forward_hook(lambda module, args, out: seen.append(out.shape))
@@ -433,6 +433,6 @@ def test_mlp_without_hidden_layers_is_linear() -> None:
     assert [type(layer) for layer in mlp(4, 2, width=())] == [nn.Flatten, nn.Linear]
 
 
-def test_lenet_without_norms_of_001_is_an_mlp_of_its_widths() -> None:
+def test_lenet_without_norms_is_an_mlp_of_its_widths() -> None:
     kinds = [type(layer) for layer in lenet300(784, 10)]
     assert kinds == [nn.Flatten, *[nn.Linear, nn.BatchNorm1d, nn.ReLU] * 2, nn.Linear]

@@ -67,7 +67,7 @@ def test_large_images_enter_through_the_large_stem(name: str) -> None:
 
 
 @pytest.mark.parametrize("side", [32, 224])
-def test_the_resnet_of_001_enters_through_7x7_with_stride_1_at_every_size(side: int) -> None:
+def test_the_resnet_of_the_subnetworks_enters_through_7x7_with_stride_1_at_every_size(side: int) -> None:
     with torch.device("meta"):
         model = model_named("resnet18_cifar7", in_channels=3, classes=2, size=(side, side))
     assert (model.conv1.kernel_size, model.conv1.stride) == ((7, 7), (1, 1))

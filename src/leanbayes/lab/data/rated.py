@@ -19,8 +19,8 @@ _ROWS = 1024
 class Raters:
     """Masks by number, each that of one rater of several. ``masks`` has all of them: (N, raters, height, width).
 
-    Without ``fixed`` the rater is drawn anew whenever a mask is asked for, as 000 trains (section 3.3), from torch's
-    random state, which `fit` sets. ``fixed`` has the rater of each image: one drawn once is a fair judge of
+    Without ``fixed`` the rater is drawn anew whenever a mask is asked for, as Abboud et al. 2024 train, from
+    torch's random state, which `fit` sets. ``fixed`` has the rater of each image: one drawn once is a fair judge of
     probabilities, which a majority is not.
     """
 

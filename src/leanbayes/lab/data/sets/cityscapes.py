@@ -43,7 +43,7 @@ class _Trained:
 def cityscapes(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = (256, 512), track: Track = untracked
 ) -> Source:
-    """Scenes in ``leftImg8bit`` and ``gtFine``, 256x512 as 001 has them (appendix H.4).
+    """Scenes in ``leftImg8bit`` and ``gtFine``, 256x512 (sensitivity-guided subnetworks, H.4).
 
     The test set is the 500 published as "val", for the labels of "test" are not public; whole cities of "train", drawn
     by ``seed``, are for validation.

@@ -15,7 +15,7 @@ _ORIGINS = {year: Origin(f"ISIC {year}", f"https://challenge.isic-archive.com/da
 def isic2017(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = 224, track: Track = untracked
 ) -> Source:
-    """Lesions in ``ISIC2017/ISIC-2017_Training_Data``, masks in ``..._Part1_GroundTruth``; 224x224 as 000 has them.
+    """Lesions in ``ISIC2017/ISIC-2017_Training_Data``, masks in ``..._Part1_GroundTruth``; 224x224.
 
     Validation (150 images) and test (600) are the challenge's own; what is not there is drawn from training by seed.
     """
@@ -26,7 +26,7 @@ def isic2017(
 def isic2018(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = 224, track: Track = untracked
 ) -> Source:
-    """Lesions in ``ISIC2018/ISIC2018_Task1-2_Training_Input``, masks in ``ISIC2018_Task1_Training_GroundTruth``: 000's.
+    """Lesions in ``ISIC2018/ISIC2018_Task1-2_Training_Input``, masks in ``ISIC2018_Task1_Training_GroundTruth``.
 
     Validation (100 images) and test (1000) are the challenge's own; what is not there is drawn from training by seed.
     """

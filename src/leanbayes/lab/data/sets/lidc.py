@@ -18,7 +18,7 @@ _ORIGIN = Origin("LIDC-IDRI", "https://www.cancerimagingarchive.net/collection/l
 
 
 def lidc(folder: Path | str | None = None, seed: int = 0, *, fold: int = 0) -> Source:
-    """Nodules in ``LIDC/lidc_128x128_4raters.npz``, by patient in four folds of which ``fold`` is the test (000, 3.1).
+    """Nodules in ``LIDC/lidc_128x128_4raters.npz``, by patient in four folds of which ``fold`` is the test.
 
     The file holds ``images`` (N, H, W) in bytes, ``masks`` (N, raters, H, W) of 0 and 1, or with the last axis packed
     by `numpy.packbits`, and ``patient`` (N). The pickled file that is widely passed around is not read.

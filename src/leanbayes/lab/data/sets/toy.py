@@ -24,7 +24,8 @@ def cubic(
 ) -> Source:
     """y = x³ + ε, ε ~ N(0, 9): ``count`` points with x in [-4, 4], 10,000 with x in [-6, 6] to test.
 
-    Hernández-Lobato and Adams (2015) have 20 points. 001 (section 4.1) speaks of 20 and of 30,000: both have a name.
+    Hernández-Lobato and Adams (2015) have 20 points. Sensitivity-guided subnetworks, section 4.1,
+    speaks of 20 and of 30,000: both have a name.
     For validation there are as many as for training, 20 to 1000, from the same interval.
 
     >>> source = cubic()

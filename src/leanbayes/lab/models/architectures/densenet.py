@@ -73,9 +73,9 @@ class DenseNet(nn.Module):
 
 
 def densenet(depth: int, num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") -> DenseNet:
-    """Build an untrained DenseNet of 121, 161, 169 or 201 layers (003, section 5).
+    """Build an untrained DenseNet of 121, 161, 169 or 201 layers (Nazarovs et al. 2021, section 5).
 
-    ``stem`` is as for ResNets. "small" has no norm, as the paper's on CIFAR; the code of 003 takes "imagenet" for
+    ``stem`` is as for ResNets. "small" has no norm, as the paper's on CIFAR; their code takes "imagenet" for
     32x32 images too, which costs a sixteenth. Odd sides are halved upwards, so that images of any size fit.
 
     >>> densenet(121)(torch.zeros(2, 3, 8, 8)).shape

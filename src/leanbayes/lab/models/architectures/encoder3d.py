@@ -1,4 +1,4 @@
-"""The encoder of a 3D U-Net as a classifier of volumes (003, figure 9)."""
+"""The encoder of a 3D U-Net as a classifier of volumes (Nazarovs et al. 2021, figure 9)."""
 
 from collections.abc import Sequence
 

@@ -30,7 +30,7 @@ def lenet5(in_channels: int, classes: int, size: tuple[int, int] = (28, 28)) -> 
 
 
 def lenet300(in_features: int, classes: int) -> nn.Sequential:
-    """Build LeNet 300-100 with batch norm, as 001 trains it (H.2.1); without, it is ``mlp(..., width=(300, 100))``.
+    """Build LeNet 300-100 with batch norm (sensitivity-guided subnetworks, H.2.1); without, it is an `mlp`.
 
     >>> lenet300(in_features=784, classes=10)[1]
     Linear(in_features=784, out_features=300, bias=True)

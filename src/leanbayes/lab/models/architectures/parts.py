@@ -10,7 +10,7 @@ from leanbayes.errors import InputError, UnknownName
 __all__ = ["LARGE", "Stem", "double_convolution", "entry", "he_initialise", "require_positive", "require_size"]
 
 Stem = Literal["small", "cifar7", "imagenet"]
-"""3x3 with stride 1; 7x7 with stride 1 (001, H.3.2); 7x7 with stride 2 and max pooling. The first two do not pool."""
+"""3x3 with stride 1; 7x7 with stride 1; 7x7 with stride 2 and max pooling. The first two do not pool."""
 
 LARGE = 64
 """Images with longer sides than this are taken in coarsely by default, as those of ImageNet are."""

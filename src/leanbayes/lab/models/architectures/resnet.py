@@ -175,9 +175,9 @@ def resnet50(num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") 
 
 
 def preact_resnet(depth: int, num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") -> ResNet:
-    """Build an untrained pre-activated ResNet (003, section 5) of 18, 34, 50, 101 or 152 layers.
+    """Build an untrained pre-activated ResNet (Nazarovs et al. 2021, section 5) of 18, 34, 50, 101 or 152 layers.
 
-    The code of 003 leaves out the norm and ReLU after the last block, which He et al. (2016b) have, and so do we.
+    Their code leaves out the norm and ReLU after the last block, which He et al. (2016b) have, and so do we.
 
     >>> import torch
     >>> preact_resnet(18, in_channels=1)(torch.zeros(2, 1, 28, 28)).shape
@@ -187,7 +187,7 @@ def preact_resnet(depth: int, num_classes: int = 10, in_channels: int = 3, stem:
 
 
 def small_resnet(in_channels: int, classes: int, widths: Sequence[int] = (16, 16, 32, 64)) -> nn.Sequential:
-    """Build a strided 3x3 convolution, max pooling, and a strided block for each of ``widths`` (001, H.3.1).
+    """Build a strided 3x3 convolution, max pooling, and a strided block for each of ``widths``.
 
     The paper names four blocks and the widths 16, 32 and 64, not which comes twice; here it is the first.
 

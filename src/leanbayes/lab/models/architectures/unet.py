@@ -46,7 +46,7 @@ class UNet(nn.Module):
 def unet(in_channels: int, classes: int, width: int = 16, depth: int = 3) -> UNet:
     """Build an untrained U-Net whose first level has ``width`` channels; each of ``depth`` halvings doubles them.
 
-    The one of 001 (H.4), with 64, 128, 256, 512 and 1024 channels, has ``width=64, depth=4``.
+    That of sensitivity-guided subnetworks (H.4), with 64, 128, 256, 512 and 1024 channels, has ``width=64, depth=4``.
 
     >>> unet(in_channels=3, classes=2)(torch.zeros(1, 3, 20, 33)).shape
     torch.Size([1, 2, 20, 33])

@@ -17,8 +17,8 @@ def vgg16(in_channels: int, classes: int, hidden: int | None = None, batch_norm:
 
     The head is one linear layer on the mean over positions, as is usual for 32x32 images; with ``hidden`` it is the
     original one: a grid of 7x7, and two layers of so many units with ReLU and dropout. The original has
-    ``hidden=4096, batch_norm=False``, the code of 003 ``hidden=2048, batch_norm=False``. Odd sides are halved upwards,
-    so that images of any size fit.
+    ``hidden=4096, batch_norm=False``, the code of Nazarovs et al. 2021 ``hidden=2048, batch_norm=False``. Odd sides are
+    halved upwards, so that images of any size fit.
 
     >>> import torch
     >>> vgg16(in_channels=1, classes=10)(torch.zeros(2, 1, 28, 28)).shape
@@ -43,9 +43,9 @@ def vgg16(in_channels: int, classes: int, hidden: int | None = None, batch_norm:
 
 
 def alexnet(in_channels: int, classes: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Build five convolutions, three of them followed by max pooling, and one linear layer, as the code of 003 does.
+    """Build five convolutions, three of them followed by max pooling, and one linear layer.
 
-    That code has ``activation=nn.Softplus``. Odd sides are halved upwards, so that images of any size fit.
+    The code of Nazarovs et al. 2021 has ``activation=nn.Softplus``. Odd sides are halved upwards, so that images of any size fit.
 
     >>> import torch
     >>> alexnet(in_channels=3, classes=10)(torch.zeros(2, 3, 32, 32)).shape

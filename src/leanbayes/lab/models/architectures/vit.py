@@ -123,7 +123,7 @@ def vit(
     heads: int = 4,
     pool: Literal["class", "mean"] = "class",
 ) -> ViT:
-    """Build an untrained vision transformer for images of one ``size`` (002: VDP-ViT).
+    """Build an untrained vision transformer for images of one ``size`` (as in VDP++).
 
     ``patch`` is the side of a patch: by default 4, and 16 where images are larger than 64x64. ViT-S/16 has ``patch=16,
     width=384, depth=12, heads=6``, ViT-B/16 ``patch=16, width=768, depth=12, heads=12``.

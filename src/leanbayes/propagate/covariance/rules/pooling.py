@@ -25,7 +25,7 @@ _AVERAGE: dict[Any, int] = {
 }
 
 
-@RULES.rule(*_MAX, exact=False, assumes="the entry with the largest mean is the largest (co-pooling, 002)")
+@RULES.rule(*_MAX, exact=False, assumes="the entry with the largest mean is the largest (co-pooling, VDP++)")
 def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Take the mean and covariance at the arg max of the means (co-pooling)."""
     wanted = kwargs.pop("return_indices", False) or operation is _MAX[operation][0]
