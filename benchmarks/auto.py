@@ -1,9 +1,9 @@
 """``samples="auto"`` against 32 draws: the same accuracy of the entropy, on the test set of a trained model.
 
-A small CNN on MNIST, 1 % of it random, trained as Abboud et al. 2024 train it (KL weight from 0.2 to 0.01);
-then the entropy of every test image by 32 draws, and by "auto" at a tolerance that gives the same root mean squared error against a long
-run. All inputs of a run share its draws, so errors are means over repeats; those reported are made anew, after the
-search for the tolerance. Both are timed in turns.
+A small CNN on MNIST, 1 % of it random, trained as Abboud et al. 2024 train it (KL weight from 0.2 to 0.01); then the
+entropy of every test image by 32 draws, and by "auto" at a tolerance that gives the same root mean squared error
+against a long run. All inputs of a run share its draws, so errors are means over repeats; those reported are made
+anew, after the search for the tolerance. Both are timed in turns.
 
     python benchmarks/auto.py --data-dir DIRECTORY        # with MNIST/raw/*.gz in it, in the official layout
 """

@@ -45,7 +45,7 @@ def vgg16(in_channels: int, classes: int, hidden: int | None = None, batch_norm:
 def alexnet(in_channels: int, classes: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Build five convolutions, three of them followed by max pooling, and one linear layer.
 
-    The code of Nazarovs et al. 2021 has ``activation=nn.Softplus``. Odd sides are halved upwards, so that images of any size fit.
+    The code of Nazarovs et al. 2021 has ``activation=nn.Softplus``. Odd sides are halved upwards: any size fits.
 
     >>> import torch
     >>> alexnet(in_channels=3, classes=10)(torch.zeros(2, 3, 32, 32)).shape
