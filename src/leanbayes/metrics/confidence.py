@@ -4,8 +4,6 @@ They serve classes, independent labels and pixels alike. Each image, label or pi
 cell (see `leanbayes.metrics.quality`).
 """
 
-from collections import defaultdict
-
 import torch
 from torch import Tensor
 
@@ -36,7 +34,7 @@ class Confidence(Accumulator):
 
     def __init__(self, likelihood: Likelihood) -> None:
         self.ignore_index = likelihood.ignore_index
-        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.sums: dict[str, Tensor] = {}  # on the device of the predictions, so that no batch waits for it
         self.bins = torch.zeros(BINS, 3, dtype=torch.float64)
         self.by_doubt = Histogram(3)  # count, confidence, correct
 
@@ -60,7 +58,8 @@ class Confidence(Accumulator):
             values[f"set_size@{threshold}"] = inside.double()
             values[f"set_accuracy@{threshold}"] = inside * cells.correct
         for name, value in values.items():
-            self.sums[name] += float(value.sum(dtype=torch.float64))
+            total = value.sum(dtype=torch.float64)
+            self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def report(self, findings: Findings) -> None:
         """Write the metrics of all batches so far into ``findings``."""

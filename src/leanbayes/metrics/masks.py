@@ -19,7 +19,8 @@ class Masks(Accumulator):
 
     def __init__(self, likelihood: Likelihood) -> None:
         self.ignore_index = likelihood.ignore_index
-        self.dice, self.images = 0.0, 0
+        self.dice: Tensor | float = 0.0
+        self.images = 0
         self.both: Tensor | int = 0
         self.union: Tensor | int = 0
 
@@ -27,7 +28,7 @@ class Masks(Accumulator):
         """Take in a batch."""
         areas = overlap(prediction.mean, targets, ignore_index=self.ignore_index)
         scores = areas.dice()
-        self.dice, self.images = self.dice + float(scores.sum()), self.images + len(scores)
+        self.dice, self.images = self.dice + scores.sum(), self.images + len(scores)
         self.both = self.both + areas.both.sum(0)
         self.union = self.union + (areas.predicted + areas.true - areas.both).sum(0)
 

@@ -5,7 +5,6 @@ different ways.
 """
 
 import math
-from collections import defaultdict
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ class Real(Accumulator):
     """Accumulates RMSE, NLL and CRPS of the moment-matched Gaussian, interval coverage, and risk by deviation."""
 
     def __init__(self, likelihood: Likelihood) -> None:  # noqa: ARG002
-        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.sums: dict[str, Tensor] = {}  # on the device of the predictions, so that no batch waits for it
         self.by_deviation = Histogram(2)  # count, squared error
         self.levels = [level / 20 for level in range(1, 20)]
 
@@ -43,18 +42,20 @@ class Real(Accumulator):
         terms = gaussian_terms(prediction.mean, prediction.total, targets)
         square = terms["square"].flatten()
         self.by_deviation.add(terms["deviation"].flatten(), torch.stack([torch.ones_like(square), square], dim=1))
-        for name in ("nll", "crps", "square"):
-            self.sums[name] += float(terms[name].sum(dtype=torch.float64))
-        for level in self.levels:
-            self.sums[f"coverage@{level}"] += int((terms["distance"] <= half_width(level)).sum())
+        values = {name: terms[name] for name in ("nll", "crps", "square")}
+        values |= {f"coverage@{level}": terms["distance"] <= half_width(level) for level in self.levels}
+        for name, value in values.items():
+            total = value.sum(dtype=torch.float64)
+            self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def report(self, findings: Findings) -> None:
         """Write the metrics of all batches so far into ``findings``."""
         count = len(self.by_deviation)
-        findings.put("rmse", math.sqrt(self.sums["square"] / count))
+        findings.put("rmse", math.sqrt(float(self.sums["square"]) / count))
         findings.put("nll", self.sums["nll"] / count)
         findings.put("crps", self.sums["crps"] / count)
-        covered = torch.tensor([self.sums[f"coverage@{level}"] / count for level in self.levels], dtype=torch.float64)
+        shares = [float(self.sums[f"coverage@{level}"]) / count for level in self.levels]
+        covered = torch.tensor(shares, dtype=torch.float64)
         for level in LEVELS:
             findings.put(f"coverage@{level}", covered[self.levels.index(level)])
         nominal = torch.tensor(self.levels, dtype=torch.float64)
