@@ -47,7 +47,7 @@ _LEAST_SNR = math.sqrt(2 / (math.pi - 2))  # SNR(|θ|) at μ = 0
 # Of (1 + x − √(π/2) m)/x² in x = r²/2, as m = √(2/π) M(−½, ½, −x): (−1)^k / ((2k − 1) k!), highest power first
 _SERIES = [(-1) ** k / ((2 * k - 1) * math.factorial(k)) for k in range(18, 1, -1)]
 
-# Gauss rules of five nodes, as (place, weight): a constant on [0, 1], and the triangle 1 − |x − 1| on [0, 2]
+# Gauss rules of five nodes, as (node, weight): a constant on [0, 1], and the triangle 1 − |x − 1| on [0, 2]
 _CONSTANT = [((1 + x) / 2, w / 2) for x, w in np.transpose(np.polynomial.legendre.leggauss(5)).tolist()]
 _INNER, _OUTER = (0.449920352459841963, 0.23947324070545739), (0.821440599738381528, 0.0516582577654906218)
 _TRIANGLE = [(1 + side * x, w) for x, w in (_INNER, _OUTER) for side in (-1, 1)] + [(1.0, 0.417737003058103976)]
@@ -81,10 +81,10 @@ def snr_magnitude(mean: Tensor, scale: Tensor, _rate: float) -> Tensor:
     gain, variance = _tilted(ratio, 0.0)
     value = (ratio + gain) / variance.sqrt()
     x = ratio.clamp_max(_SMALL_RATIO).square() / 2
-    rest = torch.zeros_like(x)
+    series = torch.zeros_like(x)
     for coefficient in _SERIES:
-        rest = rest * x + coefficient
-    curve = x.square() * (1 - 2 * rest * (1 + x) + (rest * x).square())
+        series = series * x + coefficient
+    curve = x.square() * (1 - 2 * series * (1 + x) + (series * x).square())
     excess = _LEAST_SNR**2 * curve / (variance * (value + _LEAST_SNR))
     return torch.where(ratio < _SMALL_RATIO, excess, value - _LEAST_SNR)
 
@@ -95,7 +95,7 @@ def expected_exponential(mean: Tensor, scale: Tensor, rate: float) -> Tensor:
     L(t) = log(Φ(r + t) + e^{−2rt}Φ(t − r)). For small t it is computed as the integral of its derivative.
     """
     tilt, lift, ratio = rate * scale, rate * mean.abs(), mean.abs() / scale
-    near = _integral(_CONSTANT, lambda place: _tilted(ratio, tilt * place)[0])
+    near = _integral(_CONSTANT, lambda node: _tilted(ratio, tilt * node)[0])
     far = _log_gain(ratio, lift, tilt)
     return lift + tilt.square() / 2 + torch.where(tilt < _SMALL_TILT, tilt * near, far)
 
@@ -107,7 +107,7 @@ def snr_exponential(mean: Tensor, scale: Tensor, rate: float) -> Tensor:
     with the weight t − |s − t|, and K'' is a variance: positive, and of the order of 1.
     """
     tilt, lift, ratio = rate * scale, rate * mean.abs(), mean.abs() / scale
-    near = _integral(_TRIANGLE, lambda place: _tilted(ratio, tilt * place)[1])
+    near = _integral(_TRIANGLE, lambda node: _tilted(ratio, tilt * node)[1])
     far = 1 + (_log_gain(ratio, 2 * lift, 2 * tilt) - 2 * _log_gain(ratio, lift, tilt)) / tilt.square()
     return -tilt * torch.where(tilt < _SMALL_TILT, near, far).sqrt()
 
@@ -222,7 +222,7 @@ def _log_gain(ratio: Tensor, lift: Tensor, tilt: Tensor) -> Tensor:
 
 
 def _integral(rule: list[tuple[float, float]], function: Callable[[float], Tensor]) -> Tensor:
-    terms = [weight * function(place) for place, weight in rule]
+    terms = [weight * function(node) for node, weight in rule]
     return torch.stack(terms).sum(0)
 
 

@@ -101,7 +101,7 @@ def fit(
         checkpoint = Checkpointing(checkpoint)
     _check(epochs, samples, n_data, optimization, validate)
     weights = _kl_schedule(kl_weight)
-    with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as place:
+    with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as runner:
         batches = number_of_batches(train)
         count = number_of_examples(train) if n_data is None else n_data
         settings = LossSettings(count, samples, output, with_kl=not _owns_scales(optimization.optimizer))
@@ -109,7 +109,7 @@ def fit(
         chosen = _optimizer(objective, optimization, epochs * batches)
         schedule = optimization.schedule
         rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
-        wrapped, chosen = place.prepare(objective, chosen)
+        wrapped, chosen = runner.prepare(objective, chosen)
         progress = new_progress(
             {
                 "epochs": epochs,
@@ -128,7 +128,7 @@ def fit(
             objective=objective,
             wrapped=wrapped,
             training=Training(objective, chosen, rates, progress),
-            engine=place,
+            engine=runner,
             data=train,
             kl_schedule=weights,
             parts=optimization.micro_batches,
@@ -136,7 +136,7 @@ def fit(
             hold=must_hold_statistics(model) if hold is None else hold,
             store=None if checkpoint is None else Checkpoints(Path(checkpoint.folder), checkpoint.keep),
             every=None if checkpoint is None else checkpoint.every,
-            rewirer=None if rewire is None else Rewirer(model, rewire, chosen, place.mean),
+            rewirer=None if rewire is None else Rewirer(model, rewire, chosen, runner.mean),
         )
         run.resume()
         return _train(run, epochs, optimization.patience, validate, callbacks)
@@ -146,15 +146,15 @@ def _train(
     run: TrainingRun, epochs: int, patience: int | None, validate: Iterable[Any] | None, callbacks: Sequence[Callback]
 ) -> History:
     """Go through the epochs, and leave the weights of the best one in the model."""
-    progress, place = run.progress, run.engine
-    best = Best(run.objective, run.store, writes=place.index == 0)
+    progress, runner = run.progress, run.engine
+    best = Best(run.objective, run.store, writes=runner.index == 0)
     while progress["epoch"] < epochs and not _settled(progress, patience):
         begin = time.perf_counter()
         loss, nll, kl = run.epoch()
         epoch, score = progress["epoch"], None
         if validate is not None:
             seed = mix(run.settings["seed"], "validate", epoch)
-            score = validation_loss(run.objective, validate, place.device, seed)
+            score = validation_loss(run.objective, validate, runner.device, seed)
         row = Epoch(epoch, loss, nll, kl, run.kl_weight(), score, time.perf_counter() - begin)
         progress["epochs"].append(asdict(row))
         least = None if progress["best"] is None else progress["epochs"][progress["best"]]["validation"]
