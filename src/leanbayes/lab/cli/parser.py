@@ -148,9 +148,10 @@ def _annotation(name: str, kind: Any, default: Any, metadata: Mapping[Any, Any])
         except InputError as error:  # tyro would print a ValueError, as this is, in its own words
             raise LeanBayesError(str(error)) from error
 
+    placeholder = name.upper() if default is MISSING else f"[{name.upper()}]"
     spec = PrimitiveConstructorSpec(
         nargs="*" if _is_list(kind) else 1,
-        metavar=name.upper() if positional else _metavar(kind),
+        metavar=placeholder if positional else _metavar(kind),
         instance_from_str=from_words,
         is_instance=lambda value: True,  # noqa: ARG005
         str_from_instance=lambda value: list(map(str, value)) if isinstance(value, tuple) else [str(value)],

@@ -1,6 +1,7 @@
 """The program ``leanbayes``: it finds the command, reads its options, runs it and shows what it returns."""
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = _command_named(words[:1])
         names = option_names(command)
         return _run(command, words)
+    except BrokenPipeError:  # the reader of our output, such as head, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except (LeanBayesError, OSError) as error:
         _complain(in_shell_words(" ".join(str(error).split()), names))
         return REFUSED
