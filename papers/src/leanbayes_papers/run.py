@@ -56,7 +56,7 @@ def reproduce(
         workers: how many processes run at once, each with one thread; 1 stays in this process.
         out: the folder of the record.
         cache: the folder of the results of single jobs; remove it to start afresh.
-        watch: a function that is told the progress.
+        watch: a function that receives the numbers of finished jobs and of all jobs.
 
     Returns:
         The record.
