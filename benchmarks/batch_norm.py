@@ -36,8 +36,9 @@ def main() -> None:
         train(model, data, options.epochs, seed)
         scores = lb.sensitivity(model, DataLoader(data, batch_size=64), F.cross_entropy)
         for propagate, held in WAYS:
-            bnn = lb.Bayesian(copy.deepcopy(model), subspace=lb.top_k(scores, rate=0.01))
-            train(bnn, data, options.epochs, seed, propagate, hold_statistics=held)
+            random = lb.top_k(scores, rate=0.01)
+            bnn = lb.Bayesian(copy.deepcopy(model), subspace=random, propagate=propagate, predict_by="sample")
+            train(bnn, data, options.epochs, seed, hold_statistics=held)
             quality, _ = measure(bnn, x, y, shifts)
             way = {"seed": seed, "propagate": propagate, "statistics_held": held}
             rows.append(way | {"accuracy": quality[0], "nll": quality[1]})

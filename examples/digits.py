@@ -56,16 +56,14 @@ def train(
     data: TensorDataset,
     epochs: int,
     seed: int,
-    propagate: str = "mirrored",
     hold_statistics: bool = False,
 ) -> None:
-    """Adam on the ELBO; a plain module has no KL. Batch norms undo one draw for a whole batch, not mirrored ones."""
+    """Train by Adam on the ELBO. A plain module has no KL, so its loss is the mean negative log-likelihood."""
     batches = DataLoader(data, batch_size=64, shuffle=True, generator=torch.Generator().manual_seed(seed))
     model.train()
     parameters: Any = model.parameters()
     if isinstance(model, lb.Bayesian):
         parameters = model.parameter_groups(scale_lr=1e-2)
-        model.propagate = propagate
         if hold_statistics:
             lb.fix_statistics(model)
     optimizer = torch.optim.Adam(parameters, lr=2e-3)
@@ -114,7 +112,8 @@ def main() -> None:
     plain, plain_entropies = measure(model, x, y, shifts)
 
     scores = lb.sensitivity(model, DataLoader(data, batch_size=64), F.cross_entropy)
-    bnn = lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01), prior=lb.priors.FittedPrior())
+    random = lb.top_k(scores, rate=0.01)
+    bnn = lb.Bayesian(model, subspace=random, prior=lb.priors.FittedPrior(), propagate="mirrored")  # for batch norm
     train(bnn, data, epochs=options.epochs, seed=options.seed)
     partial, partial_entropies = measure(bnn, x, y, shifts)
 
