@@ -19,7 +19,6 @@ from leanbayes._provenance import git, surroundings
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data import data_dir, load_data
 from leanbayes.lab.statistics import interval
-from leanbayes_papers.figures import save_figure
 from leanbayes_papers.study import Job, Outcome, Results, Size, Study, Verdict
 
 __all__ = ["FORMAT", "reproduce"]
@@ -87,6 +86,8 @@ def reproduce(
         report(len(rows), len(jobs))
     results = Results([(job, row["result"]) for job, row in zip(jobs, rows, strict=True) if row["error"] is None])
     outcome, error = _concluded(study, results, chosen)
+    from leanbayes_papers.figures import save_figure  # slow to import, and the list of commands loads this module
+
     figures = {}
     for name, figure in outcome.figures.items():
         file = destination / f"{study.name}-{size}-{name}.svg"

@@ -4,12 +4,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.lab.recipes import Budget, parse, settings
+
+if TYPE_CHECKING:  # slow to import, and the list of commands loads this module
+    from matplotlib.figure import Figure
 
 __all__ = ["SIZES", "Answer", "Claim", "Job", "Outcome", "Results", "Size", "Study", "Verdict", "every_job"]
 
@@ -166,7 +167,7 @@ class Outcome:
 
     tables: Mapping[str, Sequence[Mapping[str, Any]]]
     verdicts: Sequence[Verdict]
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: "Mapping[str, Figure]" = field(default_factory=dict)
 
 
 def every_job(size: Size, seeds: Sequence[int]) -> list[Job]:
