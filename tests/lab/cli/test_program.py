@@ -31,7 +31,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "samples": (["predict", "none.lb", "x.npz", "--samples", "0"], "--samples must be"),
     "a misspelt option": (["train", "--epoch", "3"], "perhaps you meant --epochs"),
     "a missing argument": (["predict", "none.lb"], "INPUTS is missing; leanbayes predict --help"),
-    "two missing arguments": (["predict"], "MODEL and INPUTS are missing"),
+    "two missing arguments": (["predict"], "FILE and INPUTS are missing"),
     "an argument too many": (["report", "a", "b"], "unrecognized options: b"),
     "an option without a value": (["train", "--lr"], "'--lr'"),
     "an empty list": (["compare", "--methods"], "--methods needs at least one value"),

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from leanbayes.lab.data import Preparation
+from leanbayes.lab.data.tables import csv_safe
 from leanbayes.prediction import Prediction
 
 __all__ = ["Predictions"]
@@ -15,7 +16,7 @@ _UNCERTAINTIES = ("total", "aleatoric", "epistemic")
 
 
 class Predictions:
-    """Collects predictions as the text of a CSV file.
+    """Collects predictions as the text of a CSV file, in which no name is a formula of a spreadsheet.
 
     Args:
         preparation: says what kind of data is predicted, and what the classes are called.
@@ -23,15 +24,15 @@ class Predictions:
 
     def __init__(self, preparation: Preparation) -> None:
         self.preparation = preparation
-        self._file = io.StringIO()
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(["name", *self._columns(), *_UNCERTAINTIES, "standard_error", "draws"])
+        self._file = io.StringIO(newline="")
+        self._writer = csv.writer(self._file)  # lines end in CR LF, for the writer quotes only signs that end a line
+        self._writer.writerow(["name", *map(csv_safe, self._columns()), *_UNCERTAINTIES, "standard_error", "draws"])
 
     def add(self, name: str, prediction: Prediction, row: int) -> None:
         """Add one input: the row of a batch of predictions."""
         uncertainties = [_digits(getattr(prediction, kind)[row].double().mean()) for kind in _UNCERTAINTIES]
         end = [_digits(prediction.standard_error[row]), int(prediction.draws[row])]
-        self._writer.writerow([name, *self._cells(prediction, row), *uncertainties, *end])
+        self._writer.writerow([csv_safe(name), *self._cells(prediction, row), *uncertainties, *end])
 
     def text(self) -> str:
         """Return the text of the CSV file."""
@@ -51,7 +52,7 @@ class Predictions:
         mean, classes = prediction.mean[row], self.preparation.classes
         if self.preparation.kind == "classes":
             best = int(mean.argmax())
-            return [classes[best], _digits(mean[best]), *map(_digits, mean)]
+            return [csv_safe(classes[best]), _digits(mean[best]), *map(_digits, mean)]
         if self.preparation.kind == "labels":
             return [*map(_digits, mean)]
         if self.preparation.kind == "pixels":

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from leanbayes.errors import FileError, InputError
 
-__all__ = ["Table", "integers", "is_number", "read_csv"]
+__all__ = ["Table", "csv_safe", "integers", "is_number", "read_csv"]
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _MISSING = ("", "na", "n/a", "nan", "null", "?")
 
 
@@ -86,6 +87,18 @@ def read_csv(path: Path) -> Table:
     if not rows:
         raise InputError(f"{path} has no rows; give a header line and a line for each example")
     return Table(path, names, tuple(rows), tuple(lines))
+
+
+def csv_safe(cell: str) -> str:
+    """Return a text for a cell of a CSV file, with an apostrophe before it if a spreadsheet would run it as a formula.
+
+    Names of files and classes come from strangers. A spreadsheet takes a cell that begins with ``= + - @``, a tab or
+    the end of a line as a formula, and a formula can run programs. Numbers stay as they are.
+
+    >>> csv_safe("=HYPERLINK(A1)"), csv_safe("-1.5"), csv_safe("x.png")
+    ("'=HYPERLINK(A1)", '-1.5', 'x.png')
+    """
+    return f"'{cell}" if cell.startswith(_FORMULA) and not is_number(cell) else cell
 
 
 def integers(texts: list[str]) -> list[int] | None:

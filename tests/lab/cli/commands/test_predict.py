@@ -1,12 +1,14 @@
 """``leanbayes predict`` from the shell: tables, maps, and models that do not fit."""
 
 import csv
+import hashlib
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
@@ -54,6 +56,50 @@ def test_images_with_masks_give_maps(
     assert float(row["share(foreground)"]) == pytest.approx(maps["classes"].mean(), abs=1e-5)
     assert float(row["total"]) == pytest.approx(maps["total"].mean() / 255 * math.log(2), abs=0.5 / 255)
     assert (maps["epistemic"].astype(int) <= maps["total"].astype(int) + 1).all()
+
+
+def test_maps_of_images_that_differ_in_their_suffix_only(squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The maps of ``x.bmp`` used to overwrite those of ``x.png``."""
+    monkeypatch.chdir(squares)
+    run("train", "--data", "images", "--masks", "masks", "--recipe", "deterministic", "--out", "run", *QUICK)
+    (squares / "new").mkdir()
+    Image.fromarray(np.zeros((16, 16), np.uint8)).save(squares / "new" / "x.png")
+    Image.open(squares / "images" / "03.png").save(squares / "new" / "x.bmp")
+    run("predict", "run/model.lb", "new", "--out", "said", "--quiet")
+    assert len(list((squares / "said").glob("*_classes.png"))) == 2
+    names = json.loads((squares / "said" / "predictions.json").read_text())["maps"]
+    for row in rows_of(squares / "said" / "predictions.csv"):
+        pixels = np.asarray(Image.open(squares / "said" / f"{names[row['name']]}_classes.png"))
+        assert float(row["share(foreground)"]) == pytest.approx(pixels.mean(), abs=1e-5)
+
+
+def test_maps_do_not_go_among_the_images(
+    squares: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second run took the maps of the first one for images."""
+    monkeypatch.chdir(squares)
+    run("train", "--data", "images", "--masks", "masks", "--recipe", "deterministic", "--out", "run", *QUICK)
+    assert "lies in images" in complaint(capsys, "predict", "run/model.lb", "images", "--out", "images/maps")
+
+
+def test_the_seed_repeats_a_prediction_and_is_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run gave other numbers, and no file said how they were made."""
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(90, 3))
+    np.savez(tmp_path / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    run("train", "--data", "data.npz", "--recipe", "vi:init_scale=0.5", "--out", "run", *QUICK)
+    texts = []
+    for seed in ("7", "7", "8"):
+        run("predict", "run/model.lb", "data.npz", "--seed", seed, "--out", "said", "--quiet")
+        texts.append((tmp_path / "said" / "predictions.csv").read_bytes())
+    assert texts[0] == texts[1] != texts[2]
+    record = json.loads((tmp_path / "said" / "predictions.json").read_text())
+    assert record["options"]["seed"] == 8
+    assert record["command"] == "leanbayes predict run/model.lb data.npz --seed 8 --out said --quiet"
+    assert record["model_sha256"] == hashlib.sha256((tmp_path / "run" / "model.lb").read_bytes()).hexdigest()
+    assert record["predictions_sha256"] == hashlib.sha256(texts[2]).hexdigest()
+    assert record["machine"]["torch"] == torch.__version__
+    assert record["leanbayes"]
 
 
 def test_arrays_and_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

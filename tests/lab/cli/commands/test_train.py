@@ -19,7 +19,7 @@ def test_a_model_of_the_users_own(halves: Path, monkeypatch: pytest.MonkeyPatch)
         "    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 144, classes))\n"
     )
     run("train", "--data", "halves", "--model", "mine:net", "--recipe", "vi", "--out", "run", *QUICK)
-    run("predict", "run/model.lb", "halves/left", "--out", "said", "--quiet")
+    run("predict", "run/model.lb", "halves/left", "--model", "mine:net", "--out", "said", "--quiet")
     assert len(rows_of(halves / "said" / "predictions.csv")) == 24
 
 
