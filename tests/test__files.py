@@ -1,13 +1,19 @@
 """Files that are written whole or not at all, and that are refused with a reason."""
 
 import json
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from leanbayes._files import read_header, read_tensors, write_bytes, write_tensors, write_text
+from leanbayes import _files
+from leanbayes._files import read_header, read_tensors, sweep, write_bytes, write_tensors, write_text
 from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
 HEADER = {"kind": "model", "format": 1, "name": "é"}
@@ -63,3 +69,157 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         save_file(TENSORS, path, metadata=metadata)
         with pytest.raises(ForeignFile):
             read_header(path, "model", 1)
+
+
+def test_every_flipped_bit_is_an_error(tmp_path: Path) -> None:
+    """Before there were checksums, one flipped bit of an exponent made a weight of 9e36 and nobody heard of it."""
+    path = tmp_path / "x"
+    tensors = {"a": torch.tensor([0.5, -2.0]), "b": torch.tensor(7), "empty": torch.zeros(0, 3), "c": torch.ones(2) > 0}
+    write_tensors(path, tensors, HEADER)
+    whole, caught = path.read_bytes(), 0
+    for position in range(len(whole)):
+        for bit in (0, 3, 6):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << bit
+            path.write_bytes(damaged)
+            try:
+                header, read = read_tensors(path, "model", 1)
+            except FileError:
+                caught += 1
+                continue
+            assert header == HEADER
+            assert read.keys() == tensors.keys()
+            assert all(torch.equal(value, read[name]) for name, value in tensors.items())
+            assert all(value.dtype == read[name].dtype for name, value in tensors.items())
+    assert caught > 0.9 * 3 * len(whole)  # only blanks between the parts of JSON may change
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_tensors(path, {"weight": torch.ones(4)}, HEADER)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 64
+    path.write_bytes(data)
+    with pytest.raises(TruncatedFile, match=r"damaged: the checksum of 'weight' does not fit; copy it again"):
+        read_tensors(path, "model", 1)
+    write_tensors(path, {"weight": torch.ones(4)}, HEADER)
+    path.write_bytes(path.read_bytes().replace(b"leanbayes.checksums", b"leanbayes.checksumz"))
+    with pytest.raises(TruncatedFile, match="checksum of its header"):
+        read_header(path, "model", 1)
+
+
+def test_a_file_without_checksums_is_read(tmp_path: Path) -> None:
+    """Version 0.1 wrote none."""
+    save_file(TENSORS, tmp_path / "x", metadata={"leanbayes": json.dumps(HEADER)})
+    header, tensors = read_tensors(tmp_path / "x", "model", 1)
+    assert header == HEADER
+    assert all(torch.equal(value, tensors[name]) for name, value in TENSORS.items())
+
+
+def test_the_disk_confirms_the_file_before_its_name_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without these two calls a power cut may leave an empty file, and before this test nobody missed them."""
+    events: list[str] = []
+    flush, replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        events.append("flush the folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "flush the file")
+        flush(descriptor)
+
+    def rename(self: Path, target: Path) -> Path:
+        events.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", rename)
+    for write in (
+        lambda: write_tensors(tmp_path / "x", TENSORS, HEADER),
+        lambda: write_text(tmp_path / "t", "text"),
+        lambda: write_bytes(tmp_path / "b", b"bytes"),
+    ):
+        events.clear()
+        write()
+        assert events == ["flush the file", "rename", "flush the folder"]
+
+
+def test_a_folder_that_the_disk_does_not_confirm_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(5, "Input/output error")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(FileError, match="is written, but the disk did not confirm its name"):
+        write_text(tmp_path / "t", "text")
+
+
+def test_the_remains_of_killed_processes_are_swept(tmp_path: Path) -> None:
+    """A kill during a write left a file of the size of a checkpoint for ever."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    machine, living = _files._machine(), os.getppid()
+    stale = [f".x.{machine}-{ended.pid}-0123abcd.part", f".y.{machine}-{os.getpid()}-0123abcd.part"]
+    kept = [f".x.{machine}-{living}-0123abcd.part", f".x.00000000-{ended.pid}-0123abcd.part", ".x.part", "x.part"]
+    for name in (*stale, *kept):
+        (tmp_path / name).write_bytes(b"half")
+    write_text(tmp_path / "t", "the first write into a folder sweeps it")
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "t"}
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, "t"}
+
+
+def _header_of(**more: Any) -> dict[str, str]:
+    return {"leanbayes": json.dumps({**HEADER, **more})}
+
+
+def _nested(depth: int) -> dict[str, str]:
+    return {"leanbayes": json.dumps(HEADER)[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        (_nested(100_000), "nested more than"),
+        (_nested(60), "nested more than"),
+        (_header_of(many={str(index): 0 for index in range(200_000)}), "200,003 values"),
+        (_header_of(long="x" * 2**25), "characters"),
+    ],
+    ids=["deep", "somewhat deep", "many members", "long"],
+)
+def test_absurd_headers_are_refused_in_one_line(tmp_path: Path, metadata: dict[str, str], words: str) -> None:
+    """A nested header raised a RecursionError."""
+    save_file({}, tmp_path / "x", metadata=metadata)
+    with pytest.raises(ForeignFile, match=words) as caught:
+        read_header(tmp_path / "x", "model", 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_absurd_numbers_and_sizes_are_refused(tmp_path: Path) -> None:
+    many = {str(index): {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for index in range(200_000)}
+    for members, words in (
+        (many, "200,000 tensors"),
+        ({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}, "cut short"),
+    ):
+        text = json.dumps({"__metadata__": _header_of(), **members}).encode()
+        (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text)
+        with pytest.raises(FileError, match=words):
+            read_tensors(tmp_path / "x", "model", 1)
+    with (tmp_path / "x").open("wb") as file:
+        file.write((2**27).to_bytes(8, "little") + b"{")
+        file.truncate(2**28)
+    with pytest.raises(ForeignFile, match="header of 134,217,728 bytes"):
+        read_tensors(tmp_path / "x", "model", 1)
+
+
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no file could be read back"):
+        write_tensors(tmp_path / "x", {}, {**HEADER, "many": [0] * 200_000})
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_programs_read_our_tensors(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "x", TENSORS, HEADER)
+    assert all(torch.equal(value, TENSORS[name]) for name, value in load_file(tmp_path / "x").items())

@@ -1,25 +1,43 @@
-"""Files that are written whole or not at all, and that run no code when they are read.
+"""Files that are written whole or not at all, that notice damage, and that run no code when they are read.
 
-Tensors go into a safetensors file whose metadata hold one JSON text, the header.
+Tensors go into a safetensors file whose metadata hold one JSON text, the header, and the checksums of the header and of
+every tensor. A file is written beside its place, flushed to the disk and renamed; then the folder is flushed. So a
+power cut leaves the old file or the new one. A file that is being written is called
+``.<name>.<machine>-<process>-<token>.part``, so that the remains of a killed process can be told from the file of a
+process that still writes.
 """
 
+import errno
+import hashlib
 import json
 import os
+import re
 import secrets
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
-__all__ = ["read_header", "read_tensors", "write_bytes", "write_tensors", "write_text"]
+__all__ = ["checksum", "read_header", "read_tensors", "sweep", "write_bytes", "write_tensors", "write_text"]
 
 _KEY = "leanbayes"
+_CHECKSUMS = "leanbayes.checksums"
+_MARK = "checked"  # in the header: this file has checksums. So damage cannot make it look like one of version 0.1
+_MOST_BYTES, _MOST_VALUES, _MOST_TENSORS, _MOST_DEPTH = 2**25, 100_000, 100_000, 50
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_PART = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)-([0-9a-f]{8})\.part$")
+_being_written: set[str] = set()  # tokens of the files that this process writes at present
+_swept: set[Path] = set()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -33,7 +51,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
         tensors: the tensors by name. No two of them may share memory.
         header: what JSON can hold, with the keys "kind" and "format".
     """
-    _write(path, lambda temporary: save_file(dict(tensors), temporary, metadata={_KEY: json.dumps(header)}))
+    text = json.dumps({**header, _MARK: True})
+    refusal = _too_much(text, len(tensors))
+    if refusal is not None:
+        raise FileError(f"cannot save to {path}: {refusal}, and no file could be read back")
+    sums = {"header": checksum(text.encode()), "tensors": {name: _tensor_sum(value) for name, value in tensors.items()}}
+    metadata = {_KEY: text, _CHECKSUMS: json.dumps(sums)}
+    _write(path, lambda temporary: save_file(dict(tensors), temporary, metadata=metadata))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -46,22 +70,110 @@ def write_bytes(path: Path, data: bytes) -> None:
     _write(path, lambda temporary: temporary.write_bytes(data))
 
 
+def checksum(data: Any) -> str:
+    """Return a short digest of bytes, such that other bytes have another one.
+
+    >>> checksum(b"weights")
+    '8eaa55a578eb0f70'
+    """
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes of this machine left in a folder: files that they had begun to write."""
+    for path in folder.glob(".*.part"):
+        match = _PART.match(path.name)
+        if match is None or match[1] != _machine():
+            continue
+        process, token = int(match[2]), match[3]
+        if token not in _being_written if process == os.getpid() else not _lives(process):
+            with suppress(OSError):  # another process may sweep, too, and nothing depends on it
+                path.unlink()
+
+
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
     if not path.parent.is_dir():
         raise FileError(f"cannot save to {path}: the folder {path.parent} does not exist; make it first")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    if path.parent.absolute() not in _swept:  # once for each folder: looking into a large folder takes time
+        _swept.add(path.parent.absolute())
+        sweep(path.parent)
+    token = secrets.token_hex(4)
+    temporary = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{token}.part")
+    _being_written.add(token)
     try:
         temporary.touch()
         mode = temporary.stat().st_mode  # safetensors would let nobody but the owner read the file
         fill(temporary)
         temporary.chmod(mode)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        _flush(temporary)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         raise FileError(f"cannot save to {path}: {error}; what was there before is untouched") from error
     finally:
         temporary.unlink(missing_ok=True)
+        _being_written.discard(token)
+    try:
+        _flush(path.parent)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):  # file systems that flush no folders
+            raise FileError(f"{path} is written, but the disk did not confirm its name: {error}") from error
+
+
+def _flush(path: Path) -> None:
+    """Wait until the disk holds a file, or the names in a folder."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _machine() -> str:
+    """Return what tells process numbers of this machine from those of others that share the folder."""
+    try:
+        processes = str(Path("/proc/self/ns/pid").readlink())  # containers count their processes on their own
+    except OSError:
+        processes = ""
+    return checksum(f"{socket.gethostname()} {processes}".encode())[:8]
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # it belongs to another user
+    return True
+
+
+def _tensor_sum(tensor: Tensor) -> str:
+    """Return the digest of a tensor's numbers, with its type and shape."""
+    numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=8)
+    digest.update(numbers.data)
+    return digest.hexdigest()
+
+
+def _too_much(text: str, tensors: int) -> str | None:
+    """Say which bound a header exceeds. A header of some kilobytes must not take gigabytes or the whole stack."""
+    if tensors > _MOST_TENSORS:
+        return f"it would hold {tensors:,} tensors, and at most {_MOST_TENSORS:,} are read"
+    if len(text) > _MOST_BYTES:
+        return f"its header has {len(text):,} characters, and at most {_MOST_BYTES:,} are read"
+    plain = _STRING.sub("", text)
+    values = plain.count(",") + 1
+    if values > _MOST_VALUES:
+        return f"its header holds {values:,} values, and at most {_MOST_VALUES:,} are read"
+    depth = 0
+    for bracket in re.findall(r"[\[\]{}]", plain):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _MOST_DEPTH:
+            return f"its header is nested more than {_MOST_DEPTH} deep"
+    return None
 
 
 def read_header(path: Path, kind: str, newest: int) -> dict[str, Any]:
@@ -84,10 +196,17 @@ def _read(path: Path, kind: str, newest: int, tensors: bool) -> tuple[dict[str, 
     if not path.is_file():
         raise FileError(f"there is no file {path}")
     try:
+        _check_size(path)
         with safetensors.safe_open(path, framework="pt") as file:
-            header = _header(path, (file.metadata() or {}).get(_KEY), kind, newest)
-            names = file.keys() if tensors else []
-            return header, {name: file.get_tensor(name) for name in names}
+            metadata = file.metadata() or {}
+            header = _header(path, metadata.get(_KEY), kind, newest)
+            sums = _checksums(path, metadata, header)
+            names = list(file.keys()) if tensors else []
+            values = {name: file.get_tensor(name) for name in names}
+    except OSError as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"cannot read {path}: {error}") from error
     except SafetensorError as error:
         with path.open("rb") as broken:
             start = broken.read(9)
@@ -96,14 +215,37 @@ def _read(path: Path, kind: str, newest: int, tensors: bool) -> tuple[dict[str, 
         if not start or (len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 2**32):
             raise TruncatedFile(f"{path} is cut short or damaged; copy it again ({error})") from error
         raise ForeignFile(f"{path} is no safetensors file, so leanbayes did not write it ({error})") from error
+    if sums is not None and tensors:
+        damaged = sorted({*values} ^ {*sums}) or [name for name in values if _tensor_sum(values[name]) != sums[name]]
+        if damaged:
+            raise TruncatedFile(f"{path} is damaged: the checksum of {damaged[0]!r} does not fit; copy it again")
+    return header, values
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a file with a header that no file of ours has, before it takes memory."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(9)
+        length = int.from_bytes(start[:8], "little")
+        if len(start) < 9 or start[8:] != b"{" or length + 8 > size:
+            return  # no safetensors file, or one that is cut short: safetensors says which
+        if length > 2 * _MOST_BYTES:
+            raise ForeignFile(f"{path} has a header of {length:,} bytes, so leanbayes did not write it")
+        count = (b"{" + file.read(length - 1)).count(b'"data_offsets"')
+    if count > _MOST_TENSORS:
+        raise ForeignFile(f"{path} holds {count:,} tensors, and leanbayes reads at most {_MOST_TENSORS:,}")
 
 
 def _header(path: Path, text: str | None, kind: str, newest: int) -> dict[str, Any]:
     if text is None:
         raise ForeignFile(f"{path} is a safetensors file, but leanbayes did not write it")
+    refusal = _too_much(text, 0)
+    if refusal is not None:
+        raise ForeignFile(f"{path} was not written by leanbayes: {refusal}")
     try:
         header: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ForeignFile(f"{path} has a header that is not JSON, so leanbayes did not write it") from error
     version = header.get("format") if isinstance(header, dict) else None
     if not isinstance(version, int) or header.get("kind") != kind:
@@ -111,3 +253,19 @@ def _header(path: Path, text: str | None, kind: str, newest: int) -> dict[str, A
     if version > newest:
         raise NewerFile(f"{path} has format {version}, and this version reads up to {newest}; upgrade leanbayes")
     return header
+
+
+def _checksums(path: Path, metadata: Mapping[str, str], header: dict[str, Any]) -> dict[str, str] | None:
+    """Check the header by its checksum, and return those of the tensors. A file of version 0.1 has none."""
+    marked, text = header.pop(_MARK, None) is True, metadata.get(_CHECKSUMS)
+    if not marked and text is None:
+        return None
+    damage = f"{path} is damaged: the checksum of its header does not fit; copy it again"
+    try:
+        sums = json.loads(text or "")
+        stated, tensors = sums["header"], dict(sums["tensors"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TruncatedFile(damage) from error
+    if not marked or stated != checksum(metadata[_KEY].encode()):
+        raise TruncatedFile(damage)
+    return tensors
