@@ -306,3 +306,43 @@ def test_the_kl_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, with_kl=False, generator=seeded())
     assert torch.equal(alone.loss, whole.nll)
     assert alone.kl.item() == 0
+
+
+def test_terms_hold_what_the_arguments_say(batch: tuple[Tensor, Tensor]) -> None:
+    classifier = lb.Bayesian(nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4)).double())
+    settings = {"samples": 2, "last_layer_samples": 3, "temperature": 0.5, "kl_per": "parameter"}
+    by_arguments, by_record = (
+        lb.elbo(classifier, *batch, lb.Categorical(), n_data=50, generator=seeded(), **options)
+        for options in ({"kl_weight": 0.3, **settings}, {"kl_weight": lb.Terms(0.3, **settings)})
+    )
+    assert torch.equal(by_arguments.loss, by_record.loss)
+    halfway = lb.Terms(lb.anneal(0.2, 0.1), **settings).at(0.5)
+    assert halfway.kl_weight == pytest.approx(0.15)
+    assert halfway.samples == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lb.Terms(-1.0), "kl_weight must be finite"),
+        (lambda: lb.Terms(float("nan")), "kl_weight must be finite"),
+        (lambda: lb.Terms([0.1]), "kl_weight must be a number"),
+        (lambda: lb.Terms(samples=0), "samples must be a whole number"),
+        (lambda: lb.Terms(last_layer_samples=True), "last_layer_samples must be a whole number"),
+        (lambda: lb.Terms(temperature=float("inf")), "temperature must be finite"),
+        (lambda: lb.Terms(kl_per="weight"), "kl_per"),
+        (lambda: lb.Terms("warm_up").at(0.5), "only fit resolves"),
+    ],
+)
+def test_terms_are_checked_when_they_are_made(make, message: str) -> None:
+    with pytest.raises(lb.errors.LeanBayesError, match=message):
+        make()
+
+
+def test_elbo_refuses_a_schedule_and_a_setting_that_is_given_twice(
+    classifier: lb.Bayesian, batch: tuple[Tensor, Tensor]
+) -> None:
+    with pytest.raises(lb.errors.InputError, match="how far training is"):
+        lb.elbo(classifier, *batch, lb.Categorical(), n_data=50, kl_weight=lb.Terms(lb.warm_up()))
+    with pytest.raises(lb.errors.InputError, match="in the Terms alone"):
+        lb.elbo(classifier, *batch, lb.Categorical(), n_data=50, kl_weight=lb.Terms(), temperature=0.5)

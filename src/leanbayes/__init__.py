@@ -29,7 +29,7 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import evaluate
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
-from leanbayes.objective import anneal, constant, elbo, warm_up
+from leanbayes.objective import Terms, anneal, constant, elbo, warm_up
 from leanbayes.prediction import Prediction, Predictor, predict
 from leanbayes.propagate.by_covariance import covariance
 from leanbayes.propagate.by_moments import moments
@@ -63,6 +63,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Rewire",
+    "Terms",
     "about",
     "anneal",
     "baselines",

@@ -1,7 +1,7 @@
 """The evidence lower bound (ELBO) and the schedules of its KL weight. A KL is scaled here and nowhere else."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,98 @@ from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
 from leanbayes.propagate import PropagationLike, as_propagation
 
-__all__ = ["Anneal", "Constant", "Elbo", "Schedule", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
+__all__ = ["Anneal", "Constant", "Elbo", "Schedule", "Terms", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
+
+
+Schedule = Callable[[float], float]
+"""A KL weight as a function of the share of training that is done, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the two terms of the evidence lower bound, the likelihood and the KL, are estimated and weighed.
+
+    `elbo` and `fit` take this record where they take a KL weight: ``kl_weight=0.1`` is a shorthand for
+    ``kl_weight=Terms(0.1)``.
+
+    Args:
+        kl_weight: the weight of the KL, which the papers call β. 1 is the true evidence lower bound. `fit` also takes a
+            function of the share of training that is done, or the name of one: "constant", "anneal" or "warm_up".
+        samples: how many draws of the weights each loss averages.
+        last_layer_samples: how many draws of the last layer each of these averages, given the input of that layer. They
+            make the loss less noisy, at little cost (Nazarovs et al. 2021, section 4.2).
+        temperature: T of a tempered posterior, (likelihood · prior)^(1/T): the entropy of q counts T times.
+        kl_per: "data" divides the KL by the number of examples, as the evidence lower bound does. "parameter" divides
+            it by the number of random coordinates instead. This is not an ELBO; the public code of Abboud et al. 2024
+            does it, so it serves to reproduce their results.
+
+    >>> Terms(0.1, samples=2).kl_weight
+    0.1
+    >>> Terms(temperature=-1.0)
+    Traceback (most recent call last):
+        ...
+    leanbayes.errors.InputError: temperature must be finite and at least 0, got -1.0
+    """
+
+    kl_weight: float | str | Schedule = 1.0
+    samples: int = 1
+    last_layer_samples: int = 1
+    temperature: float = 1.0
+    kl_per: Literal["data", "parameter"] = "data"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.kl_weight, str) or callable(self.kl_weight)):
+            try:
+                number = float(self.kl_weight)
+            except (TypeError, ValueError):
+                raise InputError(
+                    "kl_weight must be a number, a function of the progress of training or the name of one, got "
+                    f"{self.kl_weight!r}"
+                ) from None
+            object.__setattr__(self, "kl_weight", _weight("kl_weight", number))
+        for name in ("samples", "last_layer_samples"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        _weight("temperature", self.temperature)
+        if self.kl_per not in ("data", "parameter"):
+            raise UnknownName.of("kl_per", self.kl_per, ["data", "parameter"])
+
+    @classmethod
+    def of(cls, kl_weight: "float | str | Schedule | Terms", **others: Any) -> "Terms":
+        """Return the record that the arguments of `elbo` or `fit` describe.
+
+        Args:
+            kl_weight: a weight of the KL, or a whole record. A record holds the other settings itself.
+            others: the other settings by name.
+
+        >>> Terms.of(0.1, samples=2) == Terms(0.1, samples=2)
+        True
+        """
+        if not isinstance(kl_weight, Terms):
+            return cls(kl_weight, **others)
+        defaults = {field.name: field.default for field in fields(cls)}
+        twice = [name for name, value in others.items() if value != defaults[name]]
+        if twice:
+            name = twice[0]
+            raise InputError(
+                f"{name}={others[name]!r} stands beside kl_weight=Terms(...), which has {name}="
+                f"{getattr(kl_weight, name)!r}; set {name} in the Terms alone"
+            )
+        return kl_weight
+
+    def at(self, progress: float) -> "Terms":
+        """Return these terms with the number that the KL weight is when a share ``progress`` of training is done.
+
+        >>> Terms(WarmUp(0.5)).at(0.25).kl_weight
+        0.5
+        """
+        weight = self.kl_weight
+        if isinstance(weight, str):
+            raise InputError(
+                f"only fit resolves the name {weight!r} of a schedule; give its function, such as warm_up()"
+            )
+        return replace(self, kl_weight=weight(progress)) if callable(weight) else self
 
 
 @dataclass(frozen=True)
@@ -37,7 +128,7 @@ def elbo(
     n_data: int,
     samples: int = 1,
     last_layer_samples: int = 1,
-    kl_weight: float = 1.0,
+    kl_weight: float | Terms = 1.0,
     temperature: float = 1.0,
     kl_per: Literal["data", "parameter"] = "data",
     with_kl: bool = True,
@@ -57,12 +148,10 @@ def elbo(
         likelihood: scores the targets.
         n_data: the number of examples in the whole training set.
         samples: how many draws are averaged. Propagations of one pass, such as moments, draw the outputs alone.
-        last_layer_samples: how many draws of the last layer each of these averages, given the input of that layer. They
-            make the loss less noisy, at little cost (Nazarovs et al. 2021, section 4.2).
-        kl_weight: the weight of the KL, which the papers call β.
-        temperature: T of a tempered posterior, (likelihood · prior)^(1/T): the entropy of q counts T times.
-        kl_per: "parameter" divides the KL by the number of random coordinates instead of ``n_data``. This is not an
-            ELBO; the public code of Abboud et al. 2024 does it, so it serves to reproduce their results.
+        last_layer_samples: see `Terms`, as for the next three.
+        kl_weight: the weight of the KL, or a `Terms` that holds this weight and the four other settings.
+        temperature: T of a tempered posterior.
+        kl_per: whether the KL is divided by the number of examples ("data") or of random coordinates ("parameter").
         with_kl: ``False`` leaves the KL out of the loss and does not compute it. Optimizers that own the scales
             (`leanbayes.optim`) need the likelihood alone, because they know the gradient of the KL in closed form.
         propagate: a propagation to use instead of ``bnn.propagate``.
@@ -78,7 +167,17 @@ def elbo(
     >>> bool(torch.isclose(parts.loss, parts.nll + parts.kl / 100))
     True
     """
-    _check(n_data, min(samples, last_layer_samples), kl_weight, temperature, kl_per)
+    if n_data < 1:
+        raise InputError(f"n_data must be at least 1, got {n_data}")
+    terms = Terms.of(
+        kl_weight, samples=samples, last_layer_samples=last_layer_samples, temperature=temperature, kl_per=kl_per
+    )
+    weight = terms.kl_weight
+    if not isinstance(weight, float):
+        raise InputError(
+            f"elbo does not know how far training is, so it cannot follow the KL weight {weight!r}; give it the terms "
+            "of one moment, such as terms.at(0.5)"
+        )
     refuse_random_parts(bnn)
     by = None if propagate is None else as_propagation(propagate)
     size = batch_size(x)
@@ -88,8 +187,8 @@ def elbo(
     weights = bnn.weights()
     total = (by or bnn.propagate).expected_nll(
         *(bnn, weights, x, y, likelihood),
-        samples=samples,
-        last_layer_samples=last_layer_samples,
+        samples=terms.samples,
+        last_layer_samples=terms.last_layer_samples,
         generator=generator,
         output=output,
     )
@@ -97,9 +196,10 @@ def elbo(
     if not with_kl:
         return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
     kl = bnn.kl(weights, generator=generator).to(nll.device)
-    cost = kl if temperature == 1 else kl - (temperature - 1) * bnn.entropy(weights).to(nll.device)
-    divisor = n_data if kl_per == "data" else bnn.summary().random
-    return _finite(Elbo(nll + kl_weight * cost / divisor, nll, kl), likelihood)
+    heat = terms.temperature - 1
+    cost = kl if heat == 0 else kl - heat * bnn.entropy(weights).to(nll.device)
+    divisor = n_data if terms.kl_per == "data" else bnn.summary().random
+    return _finite(Elbo(nll + weight * cost / divisor, nll, kl), likelihood)
 
 
 @dataclass(frozen=True)
@@ -140,10 +240,6 @@ class WarmUp:
         return self.target * min(1.0, progress / self.fraction)
 
 
-Schedule = Callable[[float], float]
-"""A KL weight as a function of the share of training that is done, from 0 to 1."""
-
-
 def constant(value: float = 1.0) -> Schedule:
     """Make a schedule whose KL weight stays the same.
 
@@ -177,15 +273,6 @@ def _weight(name: str, value: float) -> float:
     if not 0 <= value < float("inf"):
         raise InputError(f"{name} must be finite and at least 0, got {value}")
     return value
-
-
-def _check(n_data: int, samples: int, kl_weight: float, temperature: float, kl_per: str) -> None:
-    if n_data < 1 or samples < 1:
-        raise InputError(f"n_data and samples must be at least 1, got {n_data} and {samples}")
-    _weight("kl_weight", kl_weight)
-    _weight("temperature", temperature)
-    if kl_per not in ("data", "parameter"):
-        raise UnknownName.of("kl_per", kl_per, ["data", "parameter"])
 
 
 def _finite(parts: Elbo, likelihood: Likelihood) -> Elbo:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
+from leanbayes.train.batches import mix
 
 SCRIPT = Path(__file__).parent / "script.py"
 
@@ -305,3 +306,41 @@ def test_two_processes_are_one_with_two_parts(tmp_path: Path, propagate: str) ->
     one, two = ((tmp_path / name / "history").read_text().splitlines() for name in ("one", "two"))
     for a, b in zip(one, two, strict=True):
         assert ast.literal_eval(a) == pytest.approx(ast.literal_eval(b), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        lb.Terms(0.3, samples=2, last_layer_samples=4),
+        lb.Terms(0.3, temperature=0.5),
+        lb.Terms(0.3, kl_per="parameter"),
+        lb.Terms("warm_up"),
+    ],
+    ids=["last_layer_samples", "temperature", "kl_per", "schedule"],
+)
+def test_every_term_of_the_elbo_reaches_the_steps(terms: lb.Terms) -> None:
+    """Before, `fit` had only the KL weight and the samples; the other settings of `elbo` could not be trained with."""
+    x, y = torch.randn(8, 3), torch.randint(3, (8,))
+    torch.manual_seed(0)
+    bnn = lb.Bayesian(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)))
+    noise = torch.Generator().manual_seed(mix(5, "noise", 0, 0))
+    now = lb.Terms(0.0) if terms.kl_weight == "warm_up" else terms
+    expected = lb.elbo(bnn, x, y, lb.Categorical(), n_data=8, kl_weight=now, generator=noise)
+    history = lb.fit(bnn, [(x, y)], likelihood=lb.Categorical(), epochs=1, kl_weight=terms, seed=5)
+    assert history.losses[0] == pytest.approx(expected.loss.item(), rel=1e-6)
+
+
+def test_terms_are_a_part_of_the_checkpoint_and_of_the_optimizers_bargain(tmp_path: Path) -> None:
+    batches = [(torch.randn(8, 3), torch.randint(3, (8,)))]
+
+    def train(terms: lb.Terms, **options: Any) -> None:
+        torch.manual_seed(0)
+        lb.fit(lb.Bayesian(nn.Linear(3, 3)), batches, likelihood=lb.Categorical(), epochs=1, kl_weight=terms, **options)
+
+    train(lb.Terms(0.1), checkpoint=tmp_path)
+    for other in (lb.Terms(0.1, temperature=0.5), lb.Terms(0.1, kl_per="parameter"), lb.Terms(0.1, samples=2)):
+        with pytest.raises(lb.errors.InputError, match="another folder"):
+            train(other, checkpoint=tmp_path)
+    for other in (lb.Terms(temperature=0.5), lb.Terms(kl_per="parameter")):
+        with pytest.raises(lb.errors.InputError, match="in its own update"):
+            train(other, optimizer="ivon")

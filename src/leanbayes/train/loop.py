@@ -14,7 +14,7 @@ from leanbayes._calls import prediction_tensor
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
-from leanbayes.objective import Schedule, constant
+from leanbayes.objective import Schedule, Terms, constant
 from leanbayes.optim import OPTIMIZERS, OptimizerBuilder, Problem
 from leanbayes.subspace import Rewire
 from leanbayes.train.batches import mix, number_of_batches, number_of_examples
@@ -41,7 +41,7 @@ def fit(
     likelihood: Likelihood,
     epochs: int,
     optimizer: OptimizerChoice | Optimization = "adam",
-    kl_weight: float | str | Schedule = 1.0,
+    kl_weight: float | str | Schedule | Terms = 1.0,
     samples: int = 1,
     n_data: int | None = None,
     validate: Iterable[Any] | None = None,
@@ -74,8 +74,10 @@ def fit(
             optimizer, or a function of parameter groups. An optimizer that owns the scales (`leanbayes.optim.protocol`)
             gets the loss without the KL.
         kl_weight: the weight of the KL, as a number, as a function of the share of training that is done (from 0 to
-            1), or as the name of such a function: "constant", "anneal" or "warm_up". 1 is the evidence lower bound.
-        samples: how many draws of the weights each step averages.
+            1), or as the name of such a function: "constant", "anneal" or "warm_up". 1 is the evidence lower bound. A
+            `Terms` holds this weight and everything else that concerns the loss: the draws of the last layer, the
+            temperature of the posterior, and what the KL is divided by.
+        samples: how many draws of the weights each step averages, if ``kl_weight`` is no `Terms`.
         n_data: the number of examples in the training set. By default `fit` counts them.
         validate: batches on which `fit` measures the negative log-likelihood after each epoch, with one draw each.
         checkpoint: a folder, or a `Checkpointing`. If the folder holds a checkpoint of the same training, `fit` goes on
@@ -99,12 +101,16 @@ def fit(
     optimization = optimizer if isinstance(optimizer, Optimization) else Optimization(optimizer)
     if isinstance(checkpoint, str | Path):
         checkpoint = Checkpointing(checkpoint)
-    _check(epochs, samples, n_data, optimization, validate)
-    weights = _kl_schedule(kl_weight)
+    terms = Terms.of(kl_weight, samples=samples)
+    _check(epochs, n_data, optimization, validate)
+    weights = _kl_schedule(terms.kl_weight)
+    owns_scales = _owns_scales(optimization.optimizer)
+    if owns_scales:
+        _check_owned(terms)
     with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as runner:
         batches = number_of_batches(train)
         count = number_of_examples(train) if n_data is None else n_data
-        settings = LossSettings(count, samples, output, with_kl=not _owns_scales(optimization.optimizer))
+        settings = LossSettings(count, terms, output, with_kl=not owns_scales)
         objective = Objective(model, likelihood, settings)
         chosen = _optimizer(objective, optimization, epochs * batches)
         schedule = optimization.schedule
@@ -118,8 +124,11 @@ def fit(
                 "seed": seed,
                 "parts": optimization.micro_batches,
                 "rewire": None if rewire is None else asdict(rewire),
-                "samples": samples,
+                "samples": terms.samples,
                 "kl_weight": description(weights),
+                "last_layer_samples": terms.last_layer_samples,
+                "temperature": terms.temperature,
+                "kl_per": terms.kl_per,
                 "optimization": optimization.identity(),
             }
         )
@@ -221,8 +230,18 @@ def _modes_restored(*modules: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _check(epochs: int, samples: int, n_data: int | None, optimization: Optimization, validate: Any) -> None:
-    for name, value in (("epochs", epochs), ("samples", samples), ("n_data", n_data)):
+def _check_owned(terms: Terms) -> None:
+    """Refuse settings of the KL that an optimizer with its own scales would silently leave out of its update."""
+    if terms.temperature != 1 or terms.kl_per != "data":
+        raise InputError(
+            f"this optimizer has the KL in its own update, so it cannot follow temperature={terms.temperature} and "
+            f"kl_per={terms.kl_per!r}; leave them 1 and 'data', and give the optimizer its temperature itself, such as "
+            "optimizer=leanbayes.optim.IVON(bnn, temperature=0.5, ...)"
+        )
+
+
+def _check(epochs: int, n_data: int | None, optimization: Optimization, validate: Any) -> None:
+    for name, value in (("epochs", epochs), ("n_data", n_data)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
     if optimization.patience is not None and validate is None:

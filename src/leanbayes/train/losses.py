@@ -1,7 +1,7 @@
 """The loss of a batch and of a validation set."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from leanbayes._calls import batch_size, call, map_tensors, split_batch
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
-from leanbayes.objective import elbo
+from leanbayes.objective import Terms, elbo
 from leanbayes.train.batches import mix, ordered
 
 __all__ = ["LossSettings", "Objective", "culprit", "validation_loss"]
@@ -23,13 +23,13 @@ class LossSettings:
 
     Attributes:
         n_data: the number of examples in the training set.
-        samples: how many draws of the weights each loss averages.
+        terms: how likelihood and KL are estimated and weighed.
         output: picks the tensor that matters from what the model returns.
         with_kl: whether the loss contains the KL; it does not if the optimizer owns the scales.
     """
 
     n_data: int
-    samples: int
+    terms: Terms
     output: Callable[[Any], Any]
     with_kl: bool
 
@@ -42,17 +42,17 @@ class Objective(nn.Module):
         self.model, self.likelihood, self.settings = model, likelihood, settings
 
     def forward(
-        self, x: Any, y: Tensor, kl_weight: float, generator: torch.Generator, samples: int | None = None
+        self, x: Any, y: Tensor, kl_weight: float, generator: torch.Generator, one_draw: bool = False
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of a part of a batch, its negative log-likelihood and the KL."""
+        """Return the loss of a part of a batch, its negative log-likelihood and the KL; ``one_draw`` averages none."""
+        terms = replace(self.settings.terms, kl_weight=kl_weight)
         parts = elbo(
             self.model,
             x,
             y,
             self.likelihood,
             n_data=self.settings.n_data,
-            samples=samples or self.settings.samples,
-            kl_weight=kl_weight,
+            kl_weight=replace(terms, samples=1, last_layer_samples=1) if one_draw else terms,
             with_kl=self.settings.with_kl,
             generator=generator,
             output=self.settings.output,

@@ -91,7 +91,7 @@ class TrainingRun:
 
     def kl_weight(self) -> float:
         """Return the present weight of the KL."""
-        return self.kl_schedule(self.progress["step"] / self.steps)
+        return float(self.kl_schedule(self.progress["step"] / self.steps))
 
     def epoch(self) -> tuple[float, float, float]:
         """Train to the end of the present epoch. Return the means of loss, NLL and KL over all its batches."""
@@ -169,7 +169,7 @@ class TrainingRun:
 
         def loss(draw: int) -> Tensor:
             noise = self._generator("rewire", step, draw, self.engine.index)
-            values: tuple[Tensor, ...] = self.objective(x, y, self.kl_weight(), noise, samples=1)
+            values: tuple[Tensor, ...] = self.objective(x, y, self.kl_weight(), noise, one_draw=True)
             return values[0]
 
         self.rewirer.move(loss, self.rewirer.how.rate_at(step, self.steps))
