@@ -5,20 +5,24 @@ classes that satisfy `OptimizerBuilder`, in the modules of this package and behi
 "leanbayes.optimizers". `leanbayes.optim.protocol` describes what such an optimizer is given.
 """
 
+import inspect
+
 from leanbayes._catalogue import Catalogue
-from leanbayes.optim.ivon import IVON, CurvatureSummary
+from leanbayes.optim.ivon import IVON, CurvatureSummary, NaturalGradients
 from leanbayes.optim.protocol import NamedOptimizer, OptimizerBuilder, Problem
 from leanbayes.optim.random_tensor import RandomTensor, random_tensors
 
 __all__ = [
-    "IVON", "OPTIMIZERS", "CurvatureSummary", "NamedOptimizer", "OptimizerBuilder", "Problem", "RandomTensor",
-    "random_tensors",
+    "IVON", "OPTIMIZERS", "CurvatureSummary", "NamedOptimizer", "NaturalGradients", "OptimizerBuilder", "Problem",
+    "RandomTensor", "random_tensors",
 ]  # fmt: skip
 
 
 def _name_of(value: object) -> str | None:
-    name = getattr(value, "name", None)
-    return name if isinstance(name, str) and callable(getattr(value, "build", None)) else None
+    """Return the name of a builder. A class is one if ``build`` works on the class itself, not only on its objects."""
+    name, build = getattr(value, "name", None), inspect.getattr_static(value, "build", None)
+    usable = isinstance(build, classmethod | staticmethod) if isinstance(value, type) else build is not None
+    return name if isinstance(name, str) and usable else None
 
 
 OPTIMIZERS: Catalogue[OptimizerBuilder] = Catalogue(

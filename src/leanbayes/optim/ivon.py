@@ -20,8 +20,8 @@ sample, mirrored, flipout, local and moments. For one weight draw w = m + σξ i
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,9 @@ from leanbayes.optim.random_tensor import RandomTensor, random_tensors
 from leanbayes.posteriors import Normal
 from leanbayes.priors import CentredPrior, FixedPrior
 
-__all__ = ["IVON", "CurvatureSummary"]
+__all__ = ["DEFAULT", "IVON", "CurvatureSummary", "NaturalGradients"]
 
+_DEFAULT_RATE = 0.5
 _TIME_CONSTANTS = 5.0  # by default the curvature forgets its start by a factor e⁻⁵ within the training
 _ADAM_BETAS = (0.9, 0.999)
 _ADAM_EPSILON = 1e-8
@@ -99,14 +100,12 @@ class IVON(Optimizer):
     >>> optimizer.step()
     """
 
-    name = "ivon"
     owns_scales = True
-    default_lr = 0.5
 
     def __init__(
         self,
         bnn: Bayesian,
-        lr: float = default_lr,
+        lr: float = _DEFAULT_RATE,
         *,
         n_data: int,
         temperature: float = 1.0,
@@ -160,19 +159,6 @@ class IVON(Optimizer):
                 curvature = torch.full_like(rho, initial_curvature)
                 self.state[rho] = {"curvature": curvature, "momentum": torch.zeros_like(rho), "step": 0}
                 target.tensor.set_scale(self._scale(target))
-
-    @classmethod
-    def build(cls, problem: Problem) -> Self:
-        """Build the optimizer for `lb.fit`, which knows how many steps the training takes."""
-        if not isinstance(problem.model, Bayesian):
-            random_tensors(problem.model)  # raises the error that says what to do
-        own = {id(parameter) for parameter in problem.model.parameters()}
-        others = [p for group in problem.groups for p in group["params"] if id(p) not in own]
-        decay = problem.weight_decay or None
-        assert isinstance(problem.model, Bayesian)
-        return cls(
-            problem.model, problem.lr, n_data=problem.n_data, weight_decay=decay, steps=problem.steps, others=others
-        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -259,6 +245,46 @@ class IVON(Optimizer):
         """Return σ = (λh + prior precision)^(−½)."""
         curvature: Tensor = self.state[target.tensor.rho]["curvature"]
         return (self._size() * curvature + target.precision).rsqrt()
+
+
+@dataclass(frozen=True)
+class NaturalGradients:
+    """The settings of `IVON` for `lb.fit`, which knows the number of examples and steps by itself.
+
+    ``fit(..., optimizer="ivon")`` uses the defaults. Other settings go through `lb.Optimization`, for example
+    ``lb.Optimization(lb.optim.NaturalGradients(temperature=0.3), lr=0.5, schedule="cosine")``. The arguments are those
+    of `IVON`; the weight decay is that of `lb.Optimization`, and 0 there means that it follows from the prior.
+    """
+
+    name: ClassVar[str] = "ivon"
+    owns_scales: ClassVar[bool] = True
+    default_lr: ClassVar[float] = _DEFAULT_RATE
+    temperature: float = 1.0
+    initial_curvature: float = 0.1
+    beta1: float = 0.9
+    beta2: float | None = None
+    clip: float | None = None
+    plain_lr: float = 2e-3
+
+    def build(self, problem: Problem) -> IVON:
+        """Build the optimizer for a training."""
+        if not isinstance(problem.model, Bayesian):
+            random_tensors(problem.model)  # raises the error that says what to do
+        assert isinstance(problem.model, Bayesian)
+        own = {id(parameter) for parameter in problem.model.parameters()}
+        return IVON(
+            problem.model,
+            problem.lr,
+            n_data=problem.n_data,
+            steps=problem.steps,
+            weight_decay=problem.weight_decay or None,
+            others=[p for group in problem.groups for p in group["params"] if id(p) not in own],
+            **asdict(self),
+        )
+
+
+DEFAULT = NaturalGradients()
+"""What ``optimizer="ivon"`` stands for."""
 
 
 def _beta2(steps: int | None) -> float:
