@@ -35,7 +35,8 @@ def test_a_missing_package_is_one_line_that_names_the_extra(package: str, tmp_pa
 def test_the_digits_need_scikit_learn(tmp_path: object) -> None:
     done = run(["compare", "--out", str(tmp_path)], "sklearn")
     assert done.returncode == 2
-    assert done.stderr == "leanbayes: the digits come with scikit-learn; run pip install 'leanbayes[lab]'\n"
+    message = "the data set of digits needs the package scikit-learn; install it with: pip install 'leanbayes[lab]'"
+    assert done.stderr == f"leanbayes: {message}\n"
 
 
 def test_another_missing_package_is_a_bug_and_not_hidden() -> None:

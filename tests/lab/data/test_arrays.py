@@ -233,7 +233,7 @@ def test_a_single_array_file(tmp_path: Path) -> None:
         ({"x": np.array(["a"] * 40), "y": LABELS}, "must hold numbers"),
         ({"x": np.zeros((40, 2, 2, 2, 2)), "y": LABELS}, "must be (N, features)"),
         ({"x": np.zeros((40, 2)), "y": np.arange(40)}, "too many for classes"),
-        ({"x": np.float64(3), "y": np.float64(3)}, "one y for each x"),
+        ({"x": np.float64(3), "y": np.float64(3)}, "save one y for each x"),
     ],
 )
 def test_arrays_that_cannot_be_used(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
@@ -268,7 +268,18 @@ def test_new_arrays_are_prepared_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"kind": "x"}, {"std": [0.0]}, {"std": [1.0, 1.0]}, {"mean": [float("nan")]}, {"size": None}]
+    "change",
+    [
+        {"kind": "x"},
+        {"std": [0.0]},
+        {"std": [1.0, 1.0]},
+        {"mean": [float("nan")]},
+        {"size": None},
+        {"size": [10**6, 10**6]},
+        {"size": [0, 8]},
+        {"size": [9.5, 8]},
+        {"size": [9, 8, 7]},
+    ],
 )
 def test_a_preparation_is_checked_when_built(tmp_path: Path, change: dict[str, object]) -> None:
     fields = read(saved(tmp_path / "a.npz", x=IMAGES, y=LABELS)).preparation.to_json()

@@ -3,7 +3,10 @@
 import gzip
 import io
 import resource
+import struct
+import tarfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 
 from leanbayes.errors import FileError
 from leanbayes.lab.data.arrays import load_npz, read_idx
-from leanbayes.lab.data.expansion import MOST_MEMBERS
+from leanbayes.lab.data.expansion import MOST_MEMBERS, check_mat, tar_members
 
 
 def peak_memory() -> int:
@@ -72,3 +75,47 @@ def test_honest_files_are_read(tmp_path: Path) -> None:
     arrays = load_npz(tmp_path / "a.npz")
     assert arrays["x"].shape == (300, 300)
     assert arrays["y"].tolist() == [0, 1, 2]
+
+
+def mat_bomb(order: str, chunks: int) -> bytes:
+    """A MATLAB file with one compressed variable that unpacks to ``chunks`` times 16 MiB of zeros."""
+    packer = zlib.compressobj()
+    packed = b"".join(packer.compress(bytes(2**24)) for _ in range(chunks)) + packer.flush()
+    header = b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack(f"{order}H", 0x0100) + (b"IM" if order == "<" else b"MI")
+    return header + struct.pack(f"{order}II", 15, len(packed)) + packed
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_small_mat_file_that_unpacks_to_gigabytes_is_refused(tmp_path: Path, order: str) -> None:
+    path = tmp_path / "bomb.mat"
+    path.write_bytes(mat_bomb(order, 66))
+    before = peak_memory()
+    with pytest.raises(FileError, match=r"would unpack to 1\.0 GiB, more than the 1\.0 GiB allowed"):
+        check_mat(path)
+    assert peak_memory() - before < 2**27
+    path.write_bytes(mat_bomb(order, 2))
+    check_mat(path)
+
+
+def test_a_tar_archive_is_read_no_further_than_its_limits(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+
+    def write(sizes: list[int]) -> None:
+        with tarfile.open(path, "w:gz") as archive:
+            for number, size in enumerate(sizes):
+                info = tarfile.TarInfo(f"m{number}")
+                info.size = size
+                archive.addfile(info, io.BytesIO(bytes(min(size, 99))) if size < 100 else None)
+
+    def read(*names: str) -> dict[str, bytes]:
+        with tarfile.open(path) as archive:
+            return dict(tar_members(archive, path, names))
+
+    write([3, 5])
+    assert read("m1", "m7") == {"m1": bytes(5)}
+    write([0] * (MOST_MEMBERS + 1))
+    with pytest.raises(FileError, match=f"more than {MOST_MEMBERS} members"):
+        read("m1")
+    write([3, 2**40])
+    with pytest.raises(FileError, match=r"would unpack to 1024\.0 GiB"):
+        read("m1")

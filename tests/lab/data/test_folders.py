@@ -246,8 +246,8 @@ def test_sets_too_large_for_memory_are_read_again(tmp_path: Path, monkeypatch: p
     kept = read(top)
     monkeypatch.setattr(images, "_MEMORY", 2000)
     lazy = read(top)
-    assert lazy.train.inputs.kept[0] is None
-    assert kept.train.inputs.kept[0] is not None
+    assert lazy.train.inputs.cache[0] is None
+    assert kept.train.inputs.cache[0] is not None
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(kept.train, lazy.train, strict=True))
 
 

@@ -1,3 +1,5 @@
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -5,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from leanbayes.errors import InputError
-from leanbayes.lab.data.images import common_shape, read_image
+from leanbayes.errors import FileError, InputError
+from leanbayes.lab.data.images import MOST_PIXELS, common_shape, image_size, read_image
 from tests.lab.data.makers import picture
 
 RAMP = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
@@ -80,3 +82,27 @@ def test_floating_point_and_stacks_are_refused(tmp_path: Path) -> None:
     Image.fromarray(RAMP.astype(np.int32) + 70000).save(tmp_path / "i.tif")
     with pytest.raises(InputError, match="outside 0 to 65535"):
         read_image(tmp_path / "i.tif", 1)
+
+
+def test_a_small_file_that_claims_too_many_pixels_is_refused(tmp_path: Path) -> None:
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    side = int((MOST_PIXELS + 10**6) ** 0.5)
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    path = tmp_path / "huge.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")))
+    for reading in (lambda: read_image(path, 1), lambda: common_shape([path], None), lambda: image_size(path)):
+        with pytest.raises(
+            InputError, match=rf"huge.png has {side}x{side} pixels, more than 80000000; make it smaller"
+        ):
+            reading()
+
+
+def test_a_program_in_the_guise_of_an_image_is_not_run(tmp_path: Path) -> None:
+    """Pillow would give an EPS file to Ghostscript, whatever the suffix of the file."""
+    path = tmp_path / "page.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n")
+    for reading in (lambda: read_image(path, 1), lambda: common_shape([path], None)):
+        with pytest.raises(FileError, match=r"cannot read image .*page.png"):
+            reading()

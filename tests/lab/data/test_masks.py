@@ -210,5 +210,5 @@ def test_masks_too_large_for_memory_are_read_again(tmp_path: Path, monkeypatch: 
     kept = read(mask_tree(tmp_path))
     monkeypatch.setattr(images, "_MEMORY", 300)
     lazy = read(tmp_path)
-    assert lazy.train.targets.kept[0] is None
+    assert lazy.train.targets.cache[0] is None
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(kept.train, lazy.train, strict=True))

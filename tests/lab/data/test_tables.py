@@ -7,6 +7,7 @@ import torch
 
 from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.data import Preparation, read
+from leanbayes.lab.data.tables import csv_safe, is_number, read_csv
 from leanbayes.likelihood import Categorical, Gaussian
 from tests.lab.data.makers import csv_file
 
@@ -152,3 +153,35 @@ def test_new_rows_are_prepared_alike_whatever_the_order_of_columns(tmp_path: Pat
         plan.inputs(csv_file(tmp_path / "new.csv", "a,b", ["1,"]))
     with pytest.raises(InputError, match=r"takes 2 features; give a .csv or an .npz"):
         plan.inputs(tmp_path)
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", " =", " \n@"])
+def test_cells_that_a_spreadsheet_would_run_are_escaped(start: str) -> None:
+    assert csv_safe(f"{start}cmd|' /C calc'!A0") == f"'{start}cmd|' /C calc'!A0"
+
+
+@pytest.mark.parametrize("number", ["-1.5", "+3", "-1e-7", -2, -0.25, 7, "-.5"])
+def test_numbers_are_not_escaped(number: object) -> None:
+    assert csv_safe(number) == str(number)
+    assert is_number(csv_safe(number))
+
+
+@pytest.mark.parametrize("text", ["cat", "a=b", "1+1", "", "'quoted", "x-1", "mail@home"])
+def test_harmless_texts_are_not_escaped(text: str) -> None:
+    assert csv_safe(text) == text
+
+
+@pytest.mark.parametrize("text", ["-1-1", "-", "=", "+1+cmd", "-1.5.2"])
+def test_what_only_begins_like_a_number_is_escaped(text: str) -> None:
+    assert csv_safe(text) == f"'{text}"
+
+
+def test_many_columns_take_no_time_that_grows_with_their_square(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(60_000)]
+    table = read_csv(csv_file(tmp_path / "a.csv", ",".join(names), [",".join("1" * 60_000)]))
+    assert sum(table.numbers(name)[0] for name in names) == 60_000
+    with pytest.raises(InputError, match=r"has no column 'y'; its columns are \['c0', .* and 59900 more"):
+        table.texts("y")
+    wide = csv_file(tmp_path / "b.csv", "a," * 100_000 + "a", ["1"])
+    with pytest.raises(InputError, match="has 100001 columns, more than 100000"):
+        read_csv(wide)

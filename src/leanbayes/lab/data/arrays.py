@@ -1,4 +1,7 @@
-"""Arrays in an .npz file, under the names that MedMNIST, Keras and scikit-learn users give them, and MNIST's idx."""
+"""Arrays from .npz files and from files in MNIST's idx format.
+
+Users of MedMNIST, Keras and scikit-learn give the arrays of an .npz file different names, all of which are known here.
+"""
 
 import gzip
 import math
@@ -20,10 +23,11 @@ from leanbayes.lab.data.splits import SPLITS
 __all__ = ["array_sets", "as_inputs", "data_dir", "load_npz", "read_idx"]
 
 Array = np.ndarray[Any, Any]
+_MOST_AXES = 8  # MNIST's own files have one or three
 
 
 def data_dir() -> Path:
-    """Where data sets are: the environment variable LEANBAYES_DATA, or ``data`` in the working directory."""
+    """Return the data directory: the environment variable LEANBAYES_DATA, or ``data`` in the working directory."""
     return Path(os.environ.get("LEANBAYES_DATA") or "data")
 
 
@@ -38,15 +42,15 @@ def load_npz(path: Path) -> dict[str, Array]:
     try:
         if zipfile.is_zipfile(path):
             check_npz(path)
-        with path.open("rb") as opened:  # numpy leaves a damaged file open
-            file = np.load(opened, allow_pickle=False, mmap_mode=None)
+        with path.open("rb") as stream:  # numpy would leave a damaged file open
+            file = np.load(stream, allow_pickle=False, mmap_mode=None)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise FileError(f"{path} holds one array without a name; save it with numpy.savez(path, x=...)")
             for name in file.files:
                 arrays[name] = file[name]
     except FileError:
         raise
-    except Exception as error:  # zip, zlib, numpy and the system each have their own
+    except Exception as error:  # zip, zlib, numpy and the system each raise their own errors
         if name and "allow_pickle" in str(error):
             raise FileError(
                 f"array {name!r} of {path} holds pickled objects, which are never loaded; save plain arrays"
@@ -56,39 +60,51 @@ def load_npz(path: Path) -> dict[str, Array]:
 
 
 def array_sets(arrays: Mapping[str, Array], path: Path) -> dict[str, tuple[Array, Array]]:
-    """Inputs and targets by set: x_train, y_train, ..., train_images, train_labels, ..., or x, y alone as "train"."""
+    """Return the inputs and the targets of each set that an .npz file holds.
+
+    The arrays are called x_train, y_train and so on, or train_images, train_labels and so on. Arrays that are only
+    called x and y, or images and labels, are the training set.
+    """
     lower = {name.lower(): name for name in arrays}
-    found: dict[str, tuple[Array, Array]] = {}
+    sets: dict[str, tuple[Array, Array]] = {}
     for split, words in SPLITS.items():
         names = [(f"x_{word}", f"y_{word}") for word in words] + [
             (f"{word}_images", f"{word}_labels") for word in words
         ]
         names += [("x", "y"), ("images", "labels")] if split == "train" else []
         for x, y in names:
-            if x in lower and y in lower and split not in found:
-                found[split] = arrays[lower[x]], arrays[lower[y]]
-                _check(path, lower[x], *found[split], lower[y])
-            elif (x in lower) != (y in lower) and split not in found:
-                there, missing = (x, y) if x in lower else (y, x)
-                raise InputError(f"{path} has {lower[there]!r} but no {missing!r}; save both")
-    if "train" not in found:
+            if x in lower and y in lower and split not in sets:
+                sets[split] = arrays[lower[x]], arrays[lower[y]]
+                _check(path, lower[x], *sets[split], lower[y])
+            elif (x in lower) != (y in lower) and split not in sets:
+                present, missing = (x, y) if x in lower else (y, x)
+                raise InputError(f"{path} has {lower[present]!r} but no {missing!r}; save both")
+    if "train" not in sets:
         raise InputError(
             f"{path} holds {sorted(arrays)}; name its arrays x and y, or x_train, y_train, x_val, y_val, x_test, y_test"
         )
-    shapes = {split: inputs.shape[1:] for split, (inputs, _) in found.items()}
+    shapes = {split: inputs.shape[1:] for split, (inputs, _) in sets.items()}
     for split, shape in shapes.items():
         if shape != shapes["train"]:
-            raise InputError(f"inputs in {path} have shape {shape} for {split}, but {shapes['train']} for training")
-    return found
+            raise InputError(
+                f"inputs in {path} have shape {shape} for {split}, but {shapes['train']} for training; make them alike"
+            )
+    return sets
 
 
 def as_inputs(x: Array, what: str) -> Tensor:
-    """Features (N, F) in float64, or images (N, channels, height, width) as bytes or in float32.
+    """Convert an array of inputs to a tensor.
 
-    Of axes 1 and 3 of four, the smaller holds the channels; 16-bit integers become numbers in [0, 1].
+    Features become (N, F) in float64, and images become (N, channels, height, width). Images of bytes stay bytes; all
+    others become float32, and 16-bit integers become numbers in [0, 1]. If an array of images has four axes, the
+    smaller of the axes 1 and 3 holds the channels.
+
+    Args:
+        x: the array.
+        what: what the array is called in errors.
     """
     if x.dtype.kind not in "buif":
-        raise InputError(f"{what} must hold numbers, got {x.dtype}")
+        raise InputError(f"{what} must hold numbers, got {x.dtype}; save numbers")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
         raise InputError(f"{what} has NaN or infinite values, first in row {row}; fill them or remove the row")
@@ -119,6 +135,8 @@ def read_idx(path: Path) -> Array:
             header = file.read(4)
             axes = header[3] if len(header) == 4 else 0
             lengths = file.read(4 * axes)
+            if axes > _MOST_AXES:
+                raise FileError(f"{path} is damaged or not in MNIST's idx format; copy it again")
             shape = [int.from_bytes(lengths[start : start + 4], "big") for start in range(0, len(lengths), 4)]
             size = math.prod(shape)
             if size > limit:
@@ -126,6 +144,8 @@ def read_idx(path: Path) -> Array:
                     f"{path} claims {size} bytes, more than a file of its size may unpack to; copy it again"
                 )
             data = file.read(size + 1)
+    except FileError:
+        raise
     except (OSError, EOFError, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}; copy it again from where MNIST is published") from error
     if header[:3] != b"\0\0\x08" or len(shape) != axes or len(data) != size:
@@ -135,6 +155,8 @@ def read_idx(path: Path) -> Array:
 
 def _check(path: Path, x_name: str, x: Array, y: Array, y_name: str) -> None:
     if not x.ndim or not y.ndim or len(x) != len(y):
-        raise InputError(f"{path} has {x_name} of shape {x.shape} but {y_name} of shape {y.shape}; one y for each x")
+        raise InputError(
+            f"{path} has {x_name} of shape {x.shape} but {y_name} of shape {y.shape}; save one y for each x"
+        )
     if not x.size:
-        raise InputError(f"{x_name} of {path} is empty")
+        raise InputError(f"{x_name} of {path} is empty; give at least one example")

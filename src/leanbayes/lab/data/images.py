@@ -1,4 +1,4 @@
-"""Image files as tensors: any mode that Pillow reads, checked when a set is read, kept in memory where small."""
+"""Image files as tensors, and sets of image files that keep small images in memory."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,12 +12,14 @@ from torch import Tensor
 from leanbayes.errors import FileError, InputError, LeanBayesError
 
 __all__ = [
+    "MOST_PIXELS",
     "ImageFiles",
-    "Kept",
     "Size",
+    "TensorCache",
     "Track",
     "common_shape",
     "image_files",
+    "image_size",
     "read_image",
     "read_picture",
     "untracked",
@@ -26,21 +28,29 @@ __all__ = [
 SUFFIXES = frozenset([".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm"])
 Size = tuple[int, int]  # height, width
 Track = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Passes on what it is given and may show how far it is: ``rich.progress.track`` is one."""
+"""A function that yields the items of a sequence and may show the progress: ``rich.progress.track`` is one."""
 
+MOST_PIXELS = 80_000_000
+"""How many pixels an image may have. An image file of a few kilobytes can claim any number."""
+
+# Pillow recognises a file by its content. Of its decoders, the one for EPS starts Ghostscript, which runs programs, so
+# only the decoders of the suffixes above are allowed.
+_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _DEEP = 65535  # white in 16 bits
-_MOST_PIXELS = 100_000_000  # an image file of a few kilobytes can claim any number
-_MEMORY = 2**29  # bytes of pixels that a set may keep
+_MEMORY = 2**29  # bytes of pixels that one set may keep in memory
 
 
 def untracked(items: Sequence[Any], what: str) -> Iterable[Any]:  # noqa: ARG001
-    """Show nothing."""
+    """Return the items and show no progress."""
     return items
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Every image in a folder and below it, sorted; hidden files and those of other kinds are passed over."""
+    """Return every image in a folder and below it, sorted by path.
+
+    Hidden files and files with other suffixes than those of images are left out.
+    """
     return sorted(
         path
         for path in folder.rglob("*")
@@ -51,27 +61,35 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def read_picture(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """Open, decode and convert one image file; any damage is an error that names the file."""
+    """Open, decode and convert one image file.
+
+    Raises:
+        FileError: if the file is damaged or no image. The message names the file.
+        InputError: if the image has too many pixels, or the file holds several pictures.
+    """
     try:
-        with Image.open(path) as image:
+        with _open(path) as image:
             if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":  # a camera's MPO holds previews besides
-                raise InputError(f"image {path} holds {getattr(image, 'n_frames', 0)} pictures; save each as a file")
-            if image.width * image.height > _MOST_PIXELS:
                 raise InputError(
-                    f"image {path} has {image.width}x{image.height} pixels, more than {_MOST_PIXELS}; make it smaller"
+                    f"image {path} holds {getattr(image, 'n_frames', 0)} pictures; save each picture in its own file"
                 )
             return convert(image)
     except LeanBayesError:
         raise
     except Exception as error:  # what decoders raise on damaged files is not documented
-        first = str(error).partition("\n")[0] or type(error).__name__
-        raise FileError(f"cannot read image {path}: {first}; remove it or copy it again") from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise FileError(f"cannot read image {path}: {reason}; remove it or copy it again") from error
 
 
 def read_image(path: Path, channels: int, size: Size | None = None) -> Tensor:
-    """Pixels (channels, height, width): bytes, or numbers in [0, 1] for files of 16 bits; ``size`` resizes.
+    """Read an image file as a tensor of shape (channels, height, width).
 
-    Transparent pixels are black. One channel is luminance, three are red, green and blue.
+    Files of 8 bits give bytes, and files of 16 bits give numbers in [0, 1]. Transparent pixels become black.
+
+    Args:
+        path: the image file.
+        channels: 1 for luminance, 3 for red, green and blue.
+        size: (height, width) to which the image is resized. By default it keeps its own size.
     """
 
     def convert(image: Image.Image) -> Image.Image:
@@ -84,8 +102,23 @@ def read_image(path: Path, channels: int, size: Size | None = None) -> Tensor:
     return pixels.permute(2, 0, 1).contiguous() if pixels.dim() == 3 else pixels.expand(channels, -1, -1)
 
 
+def image_size(path: Path) -> Size:
+    """Return the height and the width that an image file states, without decoding its pixels."""
+    image = _header(path)
+    return image.height, image.width
+
+
 def common_shape(paths: Sequence[Path], size: Size | None, track: Track = untracked) -> tuple[int, Size]:
-    """Channels (1 if all images are grey, else 3) and size: the one given, or that of every image."""
+    """Return the shape that all images of a data set get.
+
+    Args:
+        paths: the image files.
+        size: (height, width) to which images will be resized. Without it, all images must have one size.
+        track: shows the progress.
+
+    Returns:
+        The number of channels, which is 1 if all images are grey and 3 otherwise, and the size (height, width).
+    """
     channels, first = 1, None
     for path in track(paths, "looking at images"):
         image = _header(path)
@@ -98,57 +131,74 @@ def common_shape(paths: Sequence[Path], size: Size | None, track: Track = untrac
                 f"give a size to bring all to, such as {first[0]}"
             )
     if first is None:
-        raise InputError("there are no images")
+        raise InputError("there are no images; give at least one")
     return channels, size or first
 
 
 class ImageFiles:
-    """Images of one shape, by number. All are read once, so that a damaged one is found; few enough are kept."""
+    """The images of a list of files, all with one shape, which are found by their index.
+
+    The constructor reads every file, so that it finds damaged ones at once. The images stay in memory if they are small
+    enough together. Otherwise each image is read again whenever it is asked for.
+    """
 
     def __init__(self, paths: Sequence[Path], channels: int, size: Size, track: Track = untracked) -> None:
         self.paths, self.channels, self.size = list(paths), channels, size
-        self.kept = Kept()
+        self.cache = TensorCache()
         for path in track(self.paths, "reading images"):
-            self.kept.add(read_image(path, channels, size))
+            self.cache.add(read_image(path, channels, size))
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, place: int) -> Tensor:
-        kept = self.kept[place]
-        return read_image(self.paths[place], self.channels, self.size) if kept is None else kept
+    def __getitem__(self, index: int) -> Tensor:
+        image = self.cache[index]
+        return read_image(self.paths[index], self.channels, self.size) if image is None else image
 
 
-class Kept:
-    """Tensors in memory, all of them or, once they are too large together, none."""
+class TensorCache:
+    """Tensors in memory. The cache holds all tensors or, once they are too large together, none of them."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] | None = []
         self.room = _MEMORY
 
     def add(self, tensor: Tensor) -> None:
-        """Keep one more if there is room."""
+        """Append a tensor, or empty the cache for good if the tensors have become too large."""
         self.room -= tensor.numel() * tensor.element_size()
         if self.room < 0:
             self.tensors = None
         if self.tensors is not None:
             self.tensors.append(tensor)
 
-    def __getitem__(self, place: int) -> Tensor | None:
-        return None if self.tensors is None else self.tensors[place]
+    def __getitem__(self, index: int) -> Tensor | None:
+        return None if self.tensors is None else self.tensors[index]
+
+
+def _open(path: Path) -> Image.Image:
+    """Open an image file of an allowed format, and refuse one that claims too many pixels before it is decoded."""
+    image = Image.open(path, formats=_FORMATS)
+    if image.width * image.height > MOST_PIXELS:
+        image.close()
+        raise InputError(
+            f"image {path} has {image.width}x{image.height} pixels, more than {MOST_PIXELS}; make it smaller"
+        )
+    return image
 
 
 def _header(path: Path) -> Image.Image:
-    """An image of which only the mode and the size have been read."""
+    """Return an image of which only the mode and the size have been read."""
     try:
-        with Image.open(path) as image:
+        with _open(path) as image:
             return image
+    except LeanBayesError:
+        raise
     except Exception as error:
         raise FileError(f"cannot read image {path}: it is no image; remove it or copy it again") from error
 
 
 def _plain(image: Image.Image, path: Path, channels: int) -> Image.Image:
-    """Mode L or RGB, or F in [0, 1] for a grey image of 16 bits."""
+    """Convert an image to the mode L or RGB, or to F in [0, 1] if it is grey and has 16 bits."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.float32) / _DEEP
         if values.min() < 0 or values.max() > 1:

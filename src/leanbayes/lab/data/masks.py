@@ -1,4 +1,4 @@
-"""Folders of images and folders of masks, matched by the names of files."""
+"""Segmentation data: folders of images and folders of masks, which belong together by the names of their files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,128 +9,151 @@ from PIL import Image
 from torch import Tensor
 
 from leanbayes.errors import InputError
-from leanbayes.lab.data.images import Kept, Size, Track, image_files, read_picture, untracked
+from leanbayes.lab.data.images import Size, TensorCache, Track, image_files, image_size, read_picture, untracked
 from leanbayes.lab.data.splits import SPLITS, split_folders
 
 __all__ = ["MaskFiles", "label_count", "mask_folders", "mask_pairs"]
 
 _ENDINGS = ("", "_segmentation", "_mask", "_label", "_labels", "_gt")  # what a mask's name may add to its image's
-_BESIDE = "_superpixels"  # ISIC keeps these pictures among the images
+_SUPERPIXELS = "_superpixels"  # ISIC keeps these pictures among the images
 
-_LAYOUTS = (  # images and masks, for each of the names that a set may have
+_LAYOUTS = (  # folders of images and of masks; {0} is a name of a set, such as "val", and {1} is it with a capital
     ("images/{0}", "masks/{0}"),
     ("{0}/images", "{0}/masks"),
     ("{0}", "{0}annot"),  # CamVid as SegNet lays it out
     ("ISIC-20*_{1}_Data", "ISIC-20*_{1}_Part1_GroundTruth"),
     ("ISIC2018_Task1-2_{1}_Input", "ISIC2018_Task1_{1}_GroundTruth"),
-    ("ISIC-20*_{1}_v2_Data", "ISIC-20*_{1}_v2_Part1_GroundTruth"),  # its test set
+    ("ISIC-20*_{1}_v2_Data", "ISIC-20*_{1}_v2_Part1_GroundTruth"),  # the test set of ISIC 2017
 )
 
 
 def mask_folders(path: Path, masks: Path | None) -> dict[str, tuple[Path, Path]]:
-    """Folders of images and masks by set, {} if there are none: given as two, or in a layout that is known."""
+    """Find the folders of images and of masks.
+
+    Args:
+        path: the folder of images or, without ``masks``, a folder that contains both in a known layout.
+        masks: the folder of masks.
+
+    Returns:
+        The folder of images and the folder of masks for each set ("train", ...), or {} if ``path`` has no such folders.
+    """
     if masks is not None:
         if not masks.is_dir():
-            raise InputError(f"there is no folder of masks {masks}")
-        images, labels = split_folders(path), split_folders(masks)
-        if images.keys() != labels.keys():
+            raise InputError(f"there is no folder of masks {masks}; give one that exists")
+        image_sets, mask_sets = split_folders(path), split_folders(masks)
+        if image_sets.keys() != mask_sets.keys():
             raise InputError(
-                f"{path} is divided in {sorted(images)}, but {masks} in {sorted(labels)}; divide both alike"
+                f"{path} is divided in {sorted(image_sets)}, but {masks} in {sorted(mask_sets)}; divide both alike"
             )
-        return {name: (images[name], labels[name]) for name in images} or {"train": (path, masks)}
-    found: dict[str, tuple[Path, Path]] = {}
-    for name, names in SPLITS.items():
+        return {name: (image_sets[name], mask_sets[name]) for name in image_sets} or {"train": (path, masks)}
+    folders: dict[str, tuple[Path, Path]] = {}
+    for name, aliases in SPLITS.items():
         for layout in _LAYOUTS:
-            for word in names:
-                pair = [sorted(path.glob(part.format(word, word.capitalize()))) for part in layout]
-                if all(len(folders) == 1 and folders[0].is_dir() for folders in pair):
-                    found.setdefault(name, (pair[0][0], pair[1][0]))
-    if not found and (path / "images").is_dir() and (path / "masks").is_dir():
+            for alias in aliases:
+                matches = [sorted(path.glob(pattern.format(alias, alias.capitalize()))) for pattern in layout]
+                if all(len(match) == 1 and match[0].is_dir() for match in matches):
+                    folders.setdefault(name, (matches[0][0], matches[1][0]))
+    if not folders and (path / "images").is_dir() and (path / "masks").is_dir():
         return {"train": (path / "images", path / "masks")}
-    return found if "train" in found else {}
+    return folders if "train" in folders else {}
 
 
 def mask_pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
-    """Each image with its mask; one without the other is an error."""
-    pictures = _by_stem([file for file in image_files(images) if not file.stem.endswith(_BESIDE)], images)
-    labels = _by_stem(image_files(masks), masks)
-    if not pictures:
-        raise InputError(f"{images} has no images")
+    """Return each image file of one folder with its mask in the other; one without the other is an error."""
+    image_of = _by_stem([file for file in image_files(images) if not file.stem.endswith(_SUPERPIXELS)], images)
+    mask_of = _by_stem(image_files(masks), masks)
+    if not image_of:
+        raise InputError(f"{images} has no images; add them, or give another folder")
     pairs = []
-    for stem, picture in pictures.items():
-        found = [labels.pop(stem + ending) for ending in _ENDINGS if stem + ending in labels]
-        if len(found) != 1:
-            what = f"two masks, {found[0].name} and {found[1].name}," if found else "no mask"
-            raise InputError(f"image {picture} has {what} in {masks}; its mask would be called {Path(stem).name}.png")
-        pairs.append((picture, found[0]))
-    if labels:
-        raise InputError(f"mask {next(iter(labels.values()))} has no image in {images}; add it or remove the mask")
+    for stem, image in image_of.items():
+        matching = [mask_of.pop(stem + ending) for ending in _ENDINGS if stem + ending in mask_of]
+        if len(matching) != 1:
+            what = f"two masks, {matching[0].name} and {matching[1].name}," if matching else "no mask"
+            raise InputError(f"image {image} has {what} in {masks}; its mask would be called {Path(stem).name}.png")
+        pairs.append((image, matching[0]))
+    if mask_of:
+        raise InputError(f"mask {next(iter(mask_of.values()))} has no image in {images}; add it or remove the mask")
     return pairs
 
 
 class MaskFiles:
-    """Masks by number, as class indices (height, width). All are read once, which finds the damaged.
+    """The masks of a list of files as class indices (height, width), which are found by their index.
 
-    ``first`` has for each value the first file with it. ``yes_or_no`` turns 255 into class 1.
+    The constructor reads every file, so that it finds damaged ones at once. The masks stay in memory if they are small
+    enough together.
+
+    Attributes:
+        pairs: the image file and the mask file of each example.
+        first_with: for each value in the masks, the first file that has it.
+        binary: whether the masks hold 0 for no and 255 for yes; 255 then becomes class 1.
     """
 
     def __init__(self, pairs: Sequence[tuple[Path, Path]], size: Size, track: Track = untracked) -> None:
-        self.pairs, self.size, self.yes_or_no = list(pairs), size, False
-        self.first: dict[int, Path] = {}
-        self.kept = Kept()
+        self.pairs, self.size, self.binary = list(pairs), size, False
+        self.first_with: dict[int, Path] = {}
+        self.cache = TensorCache()
         for image, mask in track(self.pairs, "reading masks"):
             labels = _read_labels(mask, image, size)
             for value in labels.unique().tolist():
-                self.first.setdefault(value, mask)
-            self.kept.add(labels.to(torch.uint8) if 0 <= labels.min() <= labels.max() < 256 else labels)
+                self.first_with.setdefault(value, mask)
+            self.cache.add(labels.to(torch.uint8) if 0 <= labels.min() <= labels.max() < 256 else labels)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, place: int) -> Tensor:
-        kept = self.kept[place]
-        image, mask = self.pairs[place]
-        labels = (_read_labels(mask, image, self.size) if kept is None else kept).long()
-        return labels.masked_fill(labels == 255, 1) if self.yes_or_no else labels
+    def __getitem__(self, index: int) -> Tensor:
+        cached = self.cache[index]
+        image, mask = self.pairs[index]
+        labels = (_read_labels(mask, image, self.size) if cached is None else cached).long()
+        return labels.masked_fill(labels == 255, 1) if self.binary else labels
 
 
 def label_count(train: dict[int, Path], others: Sequence[dict[int, Path]], ignore: int | None) -> tuple[int, bool]:
-    """How many classes the values in masks are, and whether they are 0 and 255 for no and yes.
+    """Count the classes in masks.
 
-    The classes are those of the training masks, 0 to the largest value but ``ignore``.
+    The classes are 0 to the largest value in the training masks, apart from ``ignore``; or the values 0 and 255, which
+    then stand for no and yes.
+
+    Args:
+        train: each value in the training masks, with a file that has it.
+        others: the same for each other set.
+        ignore: the value of pixels that do not count.
+
+    Returns:
+        The number of classes, and whether the values are 0 and 255.
     """
     values = {value for value in train if value != ignore}
-    yes_or_no = values == {0, 255} and ignore != 1
-    allowed = {0, 255} if yes_or_no else set(range(max(values, default=0) + 1))
+    binary = values == {0, 255} and ignore != 1
+    allowed = {0, 255} if binary else range(max(values, default=0) + 1)
     if len(values) < 2:
         raise InputError(f"the training masks have one value only ({sorted(values)}); two or more classes are needed")
     if min(values) < 0 or len(values) * 2 < len(allowed):
-        some = max(values)
+        largest = max(values)
         raise InputError(
-            f"masks hold {len(values)} values from {min(values)} to {some} (as in {train[some]}), not classes; "
-            f"save them as 0, 1, 2, ... or as 0 and 255, or give a value to leave out, such as ignore={some}"
+            f"masks hold {len(values)} values from {min(values)} to {largest} (as in {train[largest]}), not classes; "
+            f"save them as 0, 1, 2, ... or as 0 and 255, or give a value to leave out, such as ignore={largest}"
         )
     for other in others:
         for value, path in other.items():
             if value not in allowed and value != ignore:
                 raise InputError(f"mask {path} has the class {value}, which is unseen in the training masks; remove it")
-    return (2 if yes_or_no else len(allowed)), yes_or_no
+    return (2 if binary else len(allowed)), binary
 
 
 def _by_stem(files: Sequence[Path], folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    """Return files by their path inside the folder without the suffix; two files of one name are an error."""
+    file_of: dict[str, Path] = {}
     for file in files:
         stem = file.relative_to(folder).with_suffix("").as_posix()
-        if stem in found:
-            raise InputError(f"{found[stem]} and {file} have the same name; keep one of them")
-        found[stem] = file
-    return found
+        if stem in file_of:
+            raise InputError(f"{file_of[stem]} and {file} have the same name; keep one of them")
+        file_of[stem] = file
+    return file_of
 
 
 def _read_labels(path: Path, image: Path, size: Size) -> Tensor:
-    """Values of a mask as large as its image, brought to ``size`` by taking the nearest."""
-    with Image.open(image) as picture:
-        width, height = picture.size
+    """Read the values of a mask, which must be as large as its image, and resize it by taking the nearest value."""
+    height, width = image_size(image)
 
     def convert(mask: Image.Image) -> Image.Image:
         if mask.size != (width, height):
@@ -141,10 +164,11 @@ def _read_labels(path: Path, image: Path, size: Size) -> Tensor:
             mask = mask.convert("L")
         bands = mask.split()[:3] if mask.mode in ("LA", "RGB", "RGBA") else (mask,)
         bands = bands[:1] if mask.mode == "LA" else bands
-        if any(band.tobytes() != bands[0].tobytes() for band in bands):
+        if len(bands[0].getbands()) > 1 or any(band.tobytes() != bands[0].tobytes() for band in bands):
             raise InputError(f"mask {path} has colours; save it with one channel, of class indices or of 0 and 255")
         if bands[0].mode == "F":
             raise InputError(f"mask {path} holds floating-point numbers; save it with integers")
         return bands[0].resize((size[1], size[0]), Image.Resampling.NEAREST)
 
-    return torch.from_numpy(np.array(read_picture(path, convert)).astype(np.int64))
+    values = np.array(read_picture(path, convert))
+    return torch.from_numpy(values if values.dtype == np.uint8 else values.astype(np.int32))

@@ -1,4 +1,8 @@
-"""How inputs are prepared: stated once, saved beside a model, and the same for all that it is ever asked about."""
+"""How inputs are prepared for a model.
+
+A `Preparation` is computed from the training set and saved beside the model. The model then sees every later input as
+it saw those of its training.
+"""
 
 import dataclasses
 import math
@@ -12,30 +16,33 @@ from torch import Tensor
 
 from leanbayes.errors import FileError, ForeignFile, InputError, UnknownName
 from leanbayes.lab.data.arrays import as_inputs, load_npz
-from leanbayes.lab.data.images import SUFFIXES, Size, image_files, read_image
+from leanbayes.lab.data.images import MOST_PIXELS, SUFFIXES, Size, image_files, read_image
 from leanbayes.lab.data.tables import read_csv
 from leanbayes.prediction import Prediction
 
 __all__ = ["Kind", "Preparation", "statistics"]
 
 Kind = Literal["classes", "labels", "pixels", "regression"]
-"""One class of several; several independent labels; a class for each pixel; numbers."""
+"""What is predicted: one class of several; several yes-or-no labels; a class for each pixel; or numbers."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a file becomes an input, and what the outputs stand for. Plain numbers and texts: JSON holds it.
+    """How a file becomes an input of a model, and what the model's outputs stand for.
+
+    It holds numbers and texts only, so that it can be saved as JSON.
 
     Args:
         kind: what is predicted.
-        mean: of the training inputs, one number for each channel or feature; bytes count as numbers in [0, 1].
-        std: their standard deviations, by which inputs are divided.
-        classes: names of classes or labels, in the order of the outputs.
-        size: height and width of images; None for features.
-        resize: whether images of another size are brought to it, or refused.
-        features: names of columns, in the order of the inputs.
-        target_mean, target_std: of the training targets of a regression, which is on the scale (y − mean)/std.
-        ignore: the value of pixels that do not count.
+        mean: the mean of the training inputs, one number for each channel or feature. Bytes count as numbers in [0, 1].
+        std: the standard deviations of the training inputs, by which inputs are divided.
+        classes: the names of the classes or labels, in the order of the outputs.
+        size: the height and width of images; None for features.
+        resize: whether images of another size are resized. Otherwise they are refused.
+        features: the names of the columns, in the order of the inputs.
+        target_mean: the mean of the training targets of a regression. The model learns (y − mean)/std.
+        target_std: the standard deviation of the training targets of a regression.
+        ignore: the value of mask pixels that do not count.
     """
 
     kind: Kind
@@ -56,46 +63,68 @@ class Preparation:
             if len(mean) != len(std) or not all(map(math.isfinite, (*mean, *std))) or min(std, default=1) <= 0:
                 raise InputError(f"need as many finite means as positive deviations, got {mean} and {std}")
         if (self.size is None) != bool(self.features):
-            raise InputError("a preparation has either a size of images or names of features")
+            raise InputError("a preparation has either a size of images or names of features; give one of them")
+        if self.size is not None and not _is_possible(self.size):
+            raise InputError(
+                f"size must be a height and a width of at most {MOST_PIXELS} pixels together, got {self.size}"
+            )
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model gives for each input, or pixel: for a regression a mean and a log-variance each."""
-        return 2 * len(self.target_mean) if self.kind == "regression" else len(self.classes)
+        """How many numbers a model returns for each input or pixel.
+
+        It is one for each class or label. A regression has two for each target: a mean and a log-variance.
+        """
+        return 2 * len(self.target_mean) or len(self.classes)
 
     @property
     def shape(self) -> dict[str, Any]:
-        """What a model must know of the data: the arguments of `leanbayes.lab.models.model_named`."""
+        """What a model must know about the data, as arguments of `leanbayes.lab.models.model_named`."""
         if self.size is None:
             return {"in_features": len(self.mean), "classes": self.outputs}
         numbers = len(self.mean) * self.size[0] * self.size[1]
         return {"in_channels": len(self.mean), "size": self.size, "in_features": numbers, "classes": self.outputs}
 
     def standardise(self, values: Tensor) -> Tensor:
-        """(values − mean)/std in float32, of one input or a batch."""
+        """Return (values − mean)/std in float32, for one input or a batch."""
         x = values / 255 if values.dtype == torch.uint8 else values
         shape = (-1,) if self.size is None else (-1, 1, 1)
         mean, std = (torch.tensor(numbers, dtype=x.dtype).view(shape) for numbers in (self.mean, self.std))
         return ((x - mean) / std).float()
 
     def in_units(self, prediction: Prediction) -> Prediction:
-        """A regression's prediction in the units of the target; any other as it is."""
-        if self.kind != "regression":
+        """Return the prediction of a regression in the unit of the target. Other predictions come back unchanged."""
+        if not self.target_mean:
             return prediction
-        like = prediction.mean
-        mean, std = (torch.tensor(v, dtype=like.dtype, device=like.device) for v in (self.target_mean, self.target_std))
+        mean, std = self._target_scale(prediction.mean)
         samples = None if prediction.samples is None else prediction.samples * std + mean
         variances = {name: getattr(prediction, name) * std**2 for name in ("total", "aleatoric", "epistemic")}
-        return dataclasses.replace(prediction, mean=like * std + mean, samples=samples, **variances)
+        return dataclasses.replace(prediction, mean=prediction.mean * std + mean, samples=samples, **variances)
+
+    def targets_in_units(self, targets: Tensor) -> Tensor:
+        """Return the standardised targets of a regression in their unit. Other targets come back unchanged."""
+        if not self.target_mean:
+            return targets
+        mean, std = self._target_scale(targets)
+        return targets * std + mean
+
+    def _target_scale(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean and the deviation of the targets, with the dtype and the device of ``like``."""
+        mean, std = (
+            torch.tensor(numbers, dtype=like.dtype, device=like.device)
+            for numbers in (self.target_mean, self.target_std)
+        )
+        return mean, std
 
     def inputs(self, path: Path | str) -> Iterator[tuple[str, Tensor]]:
-        """Names and prepared inputs of an image, a folder of images, an .npz (array x, or its only one) or a CSV.
+        """Yield the names and the prepared inputs of an image, a folder of images, an .npz file or a CSV file.
 
-        Images are named by their files, rows by their numbers from 0. What a CSV has besides the features is left out.
+        An image has the name of its file, and a row the name of its index from 0. An .npz file holds the inputs in an
+        array x, or in its only array. Columns of a CSV file that are no features are left out.
         """
         path = Path(path)
         if not path.exists():
-            raise FileError(f"there is no file or folder {path}")
+            raise FileError(f"there is no file or folder {path}; check the path")
         suffix = path.suffix.lower()
         if suffix == ".npz" and path.is_file():
             return self._rows(self._from_npz(path))
@@ -107,26 +136,26 @@ class Preparation:
             return self._rows(torch.tensor(columns, dtype=torch.float64).T)
         files = image_files(path) if path.is_dir() else [path]
         if not files:
-            raise InputError(f"{path} has no images ({' '.join(sorted(SUFFIXES))})")
+            raise InputError(f"{path} has no images ({' '.join(sorted(SUFFIXES))}); give a folder that has some")
         if path.is_file() and suffix not in SUFFIXES:
             raise InputError(f"the model takes images; give an image, a folder of them or an .npz, not {path}")
         return self._images(files, path if path.is_dir() else path.parent)
 
     def to_json(self) -> dict[str, Any]:
-        """Numbers, texts and lists only."""
+        """Return the fields as numbers, texts and lists, which JSON can hold."""
         fields = dataclasses.asdict(self)
         return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Preparation":
-        """What ``to_json`` gave."""
-        known: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-        }
+        """Build a preparation from what `to_json` returned."""
         try:
-            return cls(**known)
-        except TypeError as error:
-            raise ForeignFile(f"this is no preparation of LeanBayes: {error}") from error
+            arguments: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+            }
+            return cls(**arguments)
+        except (TypeError, AttributeError) as error:
+            raise ForeignFile(f"this is no preparation of LeanBayes: {error}; save the model again") from error
 
     def _from_npz(self, path: Path) -> Tensor:
         arrays = load_npz(path)
@@ -140,7 +169,7 @@ class Preparation:
         return values
 
     def _rows(self, values: Tensor) -> Iterator[tuple[str, Tensor]]:
-        return ((str(place), self.standardise(row)) for place, row in enumerate(values))
+        return ((str(index), self.standardise(row)) for index, row in enumerate(values))
 
     def _images(self, files: list[Path], top: Path) -> Iterator[tuple[str, Tensor]]:
         for file in files:
@@ -151,10 +180,11 @@ class Preparation:
 
 
 def statistics(batches: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation along axis 1 of all batches together, in float64 (Chan et al. 1979).
+    """Compute the mean and the standard deviation of each channel or feature, which lie along axis 1, in float64.
 
-    With n numbers of mean m and squared deviations s, and b more: m' = m + δ·b/(n+b), s' = s + s_b + δ²·nb/(n+b).
-    A deviation of zero becomes one.
+    The batches are merged one by one (Chan et al. 1979). For n numbers with mean m and sum of squared deviations s, and
+    b more with mean m + δ and sum s_b: m' = m + δ·b/(n+b) and s' = s + s_b + δ²·nb/(n+b). A deviation of zero becomes
+    one. Bytes count as numbers in [0, 1].
 
     >>> statistics([torch.tensor([[1.0], [3.0]]), torch.tensor([[5.0]])])
     ((3.0,), (1.632993161855452,))
@@ -163,11 +193,11 @@ def statistics(batches: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[floa
     for batch in batches:
         values = (batch / 255.0 if batch.dtype == torch.uint8 else batch).double().transpose(0, 1).flatten(1)
         variance, middle = torch.var_mean(values, dim=1, correction=0)
-        more = values.shape[1]
-        apart = middle - mean
-        squares = squares + variance * more + apart.square() * (count * more / (count + more))
-        mean = mean + apart * (more / (count + more))
-        count += more
+        added = values.shape[1]
+        delta = middle - mean
+        squares = squares + variance * added + delta.square() * (count * added / (count + added))
+        mean = mean + delta * (added / (count + added))
+        count += added
     std = (squares / count).sqrt()
     std = torch.where(std > 1e-12 * mean.abs(), std, 1.0)
     return tuple(mean.tolist()), tuple(std.tolist())
@@ -175,3 +205,9 @@ def statistics(batches: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[floa
 
 def _by(size: Iterable[int]) -> str:
     return "x".join(map(str, size))
+
+
+def _is_possible(size: Size) -> bool:
+    """Return whether a size, which may come from a file, is one that an image can have."""
+    whole = len(size) == 2 and all(isinstance(side, int) and not isinstance(side, bool) for side in size)
+    return whole and min(size) > 0 and size[0] * size[1] <= MOST_PIXELS

@@ -1,38 +1,52 @@
-"""Tables in a CSV file: a header, and a number or a text in every cell."""
+"""CSV files: tables with a header whose cells hold a number or a text each."""
 
 import csv
 import math
+from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from leanbayes.errors import FileError, InputError
 
 __all__ = ["Table", "csv_safe", "integers", "is_number", "read_csv"]
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _MISSING = ("", "na", "n/a", "nan", "null", "?")
+_MOST_COLUMNS = 100_000
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")  # spreadsheets run a cell that begins with one of these
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by row, the columns' names, and each row's line in the file."""
+    """The texts of a CSV file.
+
+    Args:
+        path: the file.
+        names: the names of the columns.
+        rows: the cells of each row.
+        lines: the number of each row's line in the file, for error messages.
+    """
 
     path: Path
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     lines: tuple[int, ...]
 
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.names)}
+
     def texts(self, name: str) -> list[str]:
-        """One column; a missing value is an error."""
-        column = self._place(name)
+        """Return one column as texts; a missing value is an error."""
+        column = self._column(name)
         for line, row in zip(self.lines, self.rows, strict=True):
             if row[column].lower() in _MISSING:
                 raise InputError(f"{self._cell(line, name)} is missing ({row[column]!r}); fill it or remove the row")
         return [row[column] for row in self.rows]
 
     def numbers(self, name: str) -> list[float]:
-        """One column as finite numbers; anything else is an error."""
-        found = []
+        """Return one column as finite numbers; anything else in it is an error."""
+        numbers = []
         for line, text in zip(self.lines, self.texts(name), strict=True):
             try:
                 number = float(text)
@@ -42,20 +56,23 @@ class Table:
                 ) from None
             if not math.isfinite(number):
                 raise InputError(f"{self._cell(line, name)} is {text}; fill it or remove the row")
-            found.append(number)
-        return found
+            numbers.append(number)
+        return numbers
 
-    def _place(self, name: str) -> int:
-        if name not in self.names:
-            raise InputError(f"{self.path} has no column {name!r}; its columns are {list(self.names)}")
-        return self.names.index(name)
+    def _column(self, name: str) -> int:
+        if name not in self._columns:
+            raise InputError(f"{self.path} has no column {name!r}; its columns are {_listed(self.names)}")
+        return self._columns[name]
 
     def _cell(self, line: int, name: str) -> str:
         return f"{self.path}, line {line}, column {name!r}"
 
 
 def read_csv(path: Path) -> Table:
-    """A table of texts; cells are parted by commas, semicolons or tabs, whichever the header has most of."""
+    """Read a CSV file in UTF-8.
+
+    Commas, semicolons or tabs separate the cells, whichever the header has most of. Empty lines are left out.
+    """
     names: tuple[str, ...] = ()
     rows: list[tuple[str, ...]] = []
     lines: list[int] = []
@@ -70,6 +87,7 @@ def read_csv(path: Path) -> Table:
                     continue
                 if not names:
                     names = row
+                    _check_names(names, path)
                     continue
                 if len(row) != len(names):
                     raise InputError(
@@ -79,30 +97,27 @@ def read_csv(path: Path) -> Table:
                 lines.append(reader.line_num)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FileError(f"cannot read {path}: {error}; save it as CSV in UTF-8") from error
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InputError(f"{path} has two columns named {twice[0]!r}; rename one of them")
-    if "" in names:
-        raise InputError(f"column {names.index('') + 1} of {path} has no name; name it or remove it")
     if not rows:
         raise InputError(f"{path} has no rows; give a header line and a line for each example")
     return Table(path, names, tuple(rows), tuple(lines))
 
 
-def csv_safe(cell: str) -> str:
-    """Return a text for a cell of a CSV file, with an apostrophe before it if a spreadsheet would run it as a formula.
+def csv_safe(cell: object) -> str:
+    """Return the text of a cell for a CSV file, such that no spreadsheet takes it for a formula.
 
-    Names of files and classes come from strangers. A spreadsheet takes a cell that begins with ``= + - @``, a tab or
-    the end of a line as a formula, and a formula can run programs. Numbers stay as they are.
+    A spreadsheet runs a cell that begins with =, +, - or @ when someone opens the file, and such a cell can come from
+    the name of a file or of a class. The function puts an apostrophe before it. Numbers stay as they are.
 
-    >>> csv_safe("=HYPERLINK(A1)"), csv_safe("-1.5"), csv_safe("x.png")
-    ("'=HYPERLINK(A1)", '-1.5', 'x.png')
+    >>> csv_safe("=1+1"), csv_safe("cat"), csv_safe(-1.5), csv_safe("+2e-3")
+    ("'=1+1", 'cat', '-1.5', '+2e-3')
     """
-    return f"'{cell}" if cell.startswith(_FORMULA) and not is_number(cell) else cell
+    text = str(cell)
+    begins = text.startswith(_FORMULA_STARTS) or text.lstrip().startswith(_FORMULA_STARTS)
+    return f"'{text}" if begins and not is_number(text) else text
 
 
 def integers(texts: list[str]) -> list[int] | None:
-    """The texts as integers, or None if one is not.
+    """Return the texts as integers, or None if one of them is no integer.
 
     >>> integers(["1", "-2"]), integers(["1", "2.5"])
     ([1, -2], None)
@@ -114,9 +129,28 @@ def integers(texts: list[str]) -> list[int] | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text reads as a number."""
+    """Return whether a text reads as a number.
+
+    >>> is_number("-1.5e3"), is_number("1-2")
+    (True, False)
+    """
     try:
         float(text)
     except ValueError:
         return False
     return True
+
+
+def _check_names(names: tuple[str, ...], path: Path) -> None:
+    if len(names) > _MOST_COLUMNS:
+        raise InputError(f"{path} has {len(names)} columns, more than {_MOST_COLUMNS}; save it as an .npz file")
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1 and name:
+        raise InputError(f"{path} has two columns named {name!r}; rename one of them")
+    if "" in names:
+        raise InputError(f"column {names.index('') + 1} of {path} has no name; name it or remove it")
+
+
+def _listed(names: tuple[str, ...], most: int = 100) -> str:
+    """Return the names as a list, cut short if there are very many."""
+    return str(list(names)) if len(names) <= most else f"{list(names[:most])} and {len(names) - most} more"

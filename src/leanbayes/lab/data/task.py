@@ -1,31 +1,34 @@
-"""A task: the data that every method is trained, chosen and judged on, and how its outputs are read."""
+"""A task: the data that every method is trained and judged on, with a model and a likelihood for them."""
 
 from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from leanbayes.errors import InputError
+from leanbayes.lab.data.preparation import Preparation
 from leanbayes.likelihood import Likelihood
+from leanbayes.prediction import Prediction
 
-__all__ = ["Task"]
+__all__ = ["Task", "length"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learnt: three sets of pairs (x, y), a model for them, and how its outputs are read.
+    """What is to be learnt: three sets of pairs (x, y), a model for them, and what its outputs mean.
 
     Args:
-        name: for tables.
-        train: what methods learn from.
-        validation: what they are chosen on (early stopping, temperatures), never the test set.
-        test: what they are judged on.
-        model: makes a new, untrained network; its initial weights come from torch's random state.
-        likelihood: what its outputs mean.
-        classes: names, in the order of the outputs; empty for regression.
-        shifted: sets that the network has not been trained for, which it should be unsure of.
+        name: the name that tables show.
+        train: the examples that methods learn from.
+        validation: the examples on which settings are chosen, such as the epoch to keep or a temperature.
+        test: the examples that methods are judged on.
+        model: a function that builds a new, untrained network. Torch's random state decides its initial weights.
+        likelihood: what the outputs of the network mean.
+        classes: the names of the classes in the order of the outputs; empty for regression.
+        shifted: further sets that differ from the training set, so that a network should be unsure about them.
+        preparation: how the inputs and the targets were prepared, if they were. `in_units` needs it.
     """
 
     name: str
@@ -36,13 +39,26 @@ class Task:
     likelihood: Likelihood
     classes: tuple[str, ...] = ()
     shifted: Mapping[str, Dataset[Any]] = field(default_factory=dict)
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         for name in ("train", "validation", "test"):
             if not length(getattr(self, name)):
-                raise InputError(f"the {name} set of task {self.name!r} is empty")
+                raise InputError(f"the {name} set of task {self.name!r} is empty; give it at least one example")
+
+    def in_units(self, prediction: Prediction) -> Prediction:
+        """Return a prediction in the unit of the target, such as metres.
+
+        Networks learn standardised targets, (y − mean)/std. The mean of the result is multiplied by std and shifted by
+        mean, and its variances are multiplied by std². Predictions of classes come back unchanged.
+        """
+        return prediction if self.preparation is None else self.preparation.in_units(prediction)
+
+    def targets_in_units(self, targets: Tensor) -> Tensor:
+        """Return targets of the task's sets in their unit, such as metres; classes come back unchanged."""
+        return targets if self.preparation is None else self.preparation.targets_in_units(targets)
 
 
 def length(data: Dataset[Any]) -> int:
-    """How many examples."""
+    """Return how many examples a data set has."""
     return len(cast(Sized, data))

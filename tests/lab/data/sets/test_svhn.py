@@ -46,8 +46,8 @@ def test_the_test_file_alone_is_divided_only_when_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"no MATLAB file at all, only text" * 9, "damaged or no file of SVHN"),
-        (b"", "damaged or no file of SVHN"),
+        (b"no MATLAB file at all, only text" * 9, "is damaged or no MATLAB file of version 5"),
+        (b"", "is damaged or no MATLAB file of version 5"),
         ({"X": np.zeros((2, 2)), "y": np.zeros((2, 1))}, r"should hold X \(32, 32, 3, N\)"),
         ({"Z": np.zeros((2, 2))}, "damaged or no file of SVHN"),
         ({"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.full((4, 1), 11, np.uint8)}, "digits 1 to 10"),

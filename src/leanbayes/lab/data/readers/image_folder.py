@@ -52,11 +52,11 @@ def _with_masks(path: Path, folders: Mapping[str, tuple[Path, Path]], options: R
         name: ImageFiles([image for image, _ in pairs], channels, sides, options.track) for name, pairs in sets.items()
     }
     targets = {name: MaskFiles(pairs, sides, options.track) for name, pairs in sets.items()}
-    others = [masks.first for name, masks in targets.items() if name != "train"]
-    count, yes_or_no = label_count(targets["train"].first, others, options.ignore)
+    others = [masks.first_with for name, masks in targets.items() if name != "train"]
+    count, binary = label_count(targets["train"].first_with, others, options.ignore)
     for masks in targets.values():
-        masks.yes_or_no = yes_or_no
-    classes = ("background", "foreground") if yes_or_no else tuple(map(str, range(count)))
+        masks.binary = binary
+    classes = ("background", "foreground") if binary else tuple(map(str, range(count)))
     mean, std = statistics(_one_by_one(inputs["train"]))
     plan = Preparation("pixels", mean, std, classes, size=sides, resize=options.size is not None, ignore=options.ignore)
     return source_of(path, inputs, targets, plan)

@@ -41,7 +41,10 @@ def cifar10(folder: Path | str | None = None, seed: int = 0) -> Source:
 
 
 def _records(path: Path) -> Array:
-    data = np.fromfile(path, np.uint8)
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error}; copy it again") from error
     if not data.size or data.size % _RECORD or data[::_RECORD].max() >= len(_CLASSES):
         raise FileError(f"{path} is damaged or no file of CIFAR-10's binary version; copy it again")
     return data.reshape(-1, _RECORD)

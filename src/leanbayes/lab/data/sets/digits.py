@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's built-in set, with shifted ones beside it, and MNIST and its like from files."""
+"""Handwritten digits from scikit-learn, and MNIST and other data sets of its format from files."""
 
 from functools import partial
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch.utils.data import TensorDataset
 
-from leanbayes.errors import InputError
+from leanbayes.errors import InputError, MissingPackage
 from leanbayes.lab.data.arrays import read_idx
 from leanbayes.lab.data.named import DataSet, Origin, Remote, with_classes
 from leanbayes.lab.data.source import Source, from_arrays
-from leanbayes.lab.data.splits import divide
+from leanbayes.lab.data.splits import SPLITS, divide
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.models import model_named
 from leanbayes.likelihood import Categorical
@@ -18,7 +18,7 @@ from leanbayes.likelihood import Categorical
 __all__ = ["digits", "mnist"]
 
 _KNOWN = 8
-_VALIDATION, _TEST = 150, 993  # of 1443 images of known digits: about 300 are left to learn from
+_VALIDATION, _TEST = 150, 993  # of the 1443 images of known digits; about 300 are left for training
 _CLOTHES = (
     "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
@@ -57,39 +57,47 @@ _ORIGINS = {
 
 
 def digits(seed: int = 0) -> Task:
-    """The digits 0 to 7 of scikit-learn's 8x8 images: about 300 to learn from, 150 to choose on, 1000 to test.
+    """Return the task of reading the digits 0 to 7 in scikit-learn's images of 8x8 pixels.
 
-    ``shifted`` has the test digits "rotated" by 90°, and the digits 8 and 9, which are "unseen".
+    About 300 images are for training, 150 for validation and 993 for the test. ``shifted`` holds two further sets: the
+    test digits "rotated" by 90°, and the digits 8 and 9, which are "unseen" in training.
+
+    Args:
+        seed: decides which images are in which set.
     """
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise InputError("the digits come with scikit-learn; run pip install 'leanbayes[lab]'") from error
+        raise MissingPackage.of("the data set of digits", "scikit-learn", "lab") from error
     data = load_digits()
     images = torch.tensor(data.images / 16, dtype=torch.float32)[:, None]
     labels = torch.tensor(data.target)
     known = labels < _KNOWN
     x, y = images[known], labels[known]
-    places = divide(y.tolist(), {"validation": _VALIDATION / len(y), "test": _TEST / len(y)}, seed)
-    sets = {name: TensorDataset(x[some], y[some]) for name, some in places.items()}
-    turned = torch.rot90(x[places["test"]], dims=(2, 3))
+    rows = divide(y.tolist(), {"validation": _VALIDATION / len(y), "test": _TEST / len(y)}, seed)
+    train, validation, test = (TensorDataset(x[rows[name]], y[rows[name]]) for name in SPLITS)
     return Task(
         "digits",
-        **sets,
+        train,
+        validation,
+        test,
         model=partial(model_named, "small_cnn", in_channels=1, classes=_KNOWN, size=(8, 8)),
         likelihood=Categorical(),
         classes=tuple(map(str, range(_KNOWN))),
         shifted={
-            "rotated": TensorDataset(turned, y[places["test"]]),
+            "rotated": TensorDataset(torch.rot90(x[rows["test"]], dims=(2, 3)), y[rows["test"]]),
             "unseen": TensorDataset(images[~known], labels[~known]),
         },
     )
 
 
 def mnist(folder: Path | str | None = None, name: str = "MNIST", seed: int = 0) -> Source:
-    """MNIST, or another set of its format such as "FashionMNIST", from ``folder/name/raw`` as torchvision lays it out.
+    """Read MNIST, or another data set of its format, from ``folder/name/raw`` as torchvision lays it out.
 
-    ``folder`` is `data_dir()` by default. Validation is set aside from the training images by ``seed``.
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        name: the name of the set's folder, such as "MNIST" or "FashionMNIST".
+        seed: decides which 15 % of the training images are for validation.
     """
     origin = _ORIGINS.get(name) or Origin(name, "where it is published")
     files = [origin.find(folder, f"{name}/raw/{file}") for file in _FILES]
@@ -97,7 +105,9 @@ def mnist(folder: Path | str | None = None, name: str = "MNIST", seed: int = 0) 
     sets, raw = {"train": (train_x, train_y), "test": (test_x, test_y)}, files[0].parent
     for split, (x, y) in sets.items():
         if x.ndim != 3 or y.shape != (len(x),):
-            raise InputError(f"{raw} has {split} images of shape {x.shape} but labels of shape {y.shape}")
+            raise InputError(
+                f"{raw} has {split} images of shape {x.shape} but labels of shape {y.shape}; copy it again"
+            )
     source = from_arrays(raw.parent, sets, "classes", seed=seed)
     return with_classes(source, _CLOTHES) if name == "FashionMNIST" else source
 

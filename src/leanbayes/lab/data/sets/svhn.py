@@ -7,6 +7,7 @@ import numpy as np
 
 from leanbayes.errors import FileError
 from leanbayes.lab.data.arrays import Array
+from leanbayes.lab.data.expansion import check_mat
 from leanbayes.lab.data.named import DataSet, Origin, Remote
 from leanbayes.lab.data.source import Source, from_arrays
 
@@ -20,23 +21,29 @@ _ORIGIN = Origin("SVHN", _URL, tuple(_REMOTES.values()))
 
 
 def svhn(folder: Path | str | None = None, seed: int = 0, *, only_test: bool = False) -> Source:
-    """SVHN: 73,257 digits to learn from, of which ``seed`` sets 15 % aside for validation, and 26,032 to test.
+    """Read SVHN: 73,257 digits for training and validation, and 26,032 for the test.
 
-    ``only_test`` divides the test file in three instead, for those who have no other.
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which 15 % of the training digits are for validation.
+        only_test: divide the test file into the three sets, for users who do not have the training file.
     """
     parts = ("test",) if only_test else ("train", "test")
-    found = {part: _ORIGIN.find(folder, f"SVHN/{_FILES[part]}", _FILES[part]) for part in parts}
-    sets = {"train" if only_test else part: _digits(path) for part, path in found.items()}
-    return from_arrays(found["test"], sets, "classes", seed=seed)
+    paths = {part: _ORIGIN.find(folder, f"SVHN/{_FILES[part]}", _FILES[part]) for part in parts}
+    sets = {"train" if only_test else part: _digits(path) for part, path in paths.items()}
+    return from_arrays(paths["test"], sets, "classes", seed=seed)
 
 
 def _digits(path: Path) -> tuple[Array, Array]:
-    """Images (N, 32, 32, 3) and labels (N); in the file images come last, and 10 stands for the digit 0."""
+    """Return images (N, 32, 32, 3) and digits (N). In the file the images lie along the last axis, and 10 means 0."""
     from scipy.io import loadmat
 
     try:
-        arrays = loadmat(path, variable_names=("X", "y"))  # it reads numbers and texts, and runs nothing
+        check_mat(path)
+        arrays = loadmat(path, variable_names=("X", "y"))  # reads numbers and texts, and runs no code
         x, y = np.asarray(arrays["X"]), np.asarray(arrays["y"])
+    except FileError:
+        raise
     except Exception as error:  # scipy's reader raises whatever a damaged file leads it to
         raise FileError(f"cannot read {path}: it is damaged or no file of SVHN; copy it again") from error
     if x.dtype != np.uint8 or x.shape[:3] != (32, 32, 3) or x.ndim != 4 or y.shape != (x.shape[3], 1):
