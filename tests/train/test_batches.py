@@ -2,10 +2,17 @@
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from leanbayes.errors import InputError
-from leanbayes.train.batches import number_of_batches, number_of_examples, ordered
+from leanbayes.train.batches import batches_after, number_of_batches, number_of_examples, ordered
 
 DATA = TensorDataset(torch.arange(12.0), torch.arange(12.0))
 
@@ -55,3 +62,29 @@ def test_numbers_of_batches_and_examples() -> None:
         number_of_batches(iter(batches))
     with pytest.raises(InputError, match="no training batches"):
         number_of_batches([])
+
+
+@pytest.mark.parametrize("kind", list(loaders()))
+def test_further_batches_are_those_that_follow_in_the_epoch(kind: str) -> None:
+    loader = loaders()[kind]
+    with ordered(loader, 5):
+        epoch = [x.tolist() for x, _ in loader]
+    for position in range(3):
+        with ordered(loader, 5):
+            further = [x.tolist() for x, _ in batches_after(loader, position, 4, 3)]
+        assert further == [epoch[(position + offset) % 3] for offset in range(1, 5)]
+
+
+def test_further_batches_of_other_data() -> None:
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(6))
+
+    single = DataLoader(DATA, batch_size=None, sampler=range(12))
+    assert [x.item() for x, _ in batches_after(single, 10, 2, 12)] == [11.0, 0.0]
+    streamed = DataLoader(Stream(), batch_size=2)
+    assert [x.tolist() for x in batches_after(streamed, 0, 3, 3)] == [[2, 3], [4, 5], [0, 1]]
+    with pytest.raises(InputError, match="persistent_workers=False"):
+        batches_after(DataLoader(Stream(), 2, num_workers=1, persistent_workers=True), 0, 1, 3)
+    with pytest.raises(InputError, match="fewer than 4 batches"):
+        batches_after(streamed, 2, 1, 4)

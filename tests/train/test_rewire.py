@@ -491,6 +491,71 @@ def test_a_run_stopped_anywhere_ends_where_a_whole_one_does(tmp_path: Path, baye
         assert all(torch.equal(value, end[name]) for name, value in whole.items()), f"stopped after {stop} examples"
 
 
+class Noisy(Stopping):
+    """Examples that are augmented with noise from torch's global state."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.randn_like(x), y
+
+
+@pytest.mark.parametrize("loader", ["shuffled", "list"])
+def test_each_draw_of_the_third_criterion_has_another_batch(loader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, all K draws used the batch of the step (Li et al. 2024: K pairs of θ and x)."""
+    batches = task(60)
+    data: Any = batches
+    if loader == "shuffled":
+        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        data = DataLoader(TensorDataset(x, y), batch_size=10, shuffle=True)
+    model, moving, used, trained = sparse_model(True), [False], [], []
+    plain = Rewirer.move
+
+    def move(self: Rewirer, loss: Any, share: float) -> Any:
+        moving[0] = True
+        try:
+            return plain(self, loss, share)
+        finally:
+            moving[0] = False
+
+    def watch(_: Any, inputs: tuple[Tensor, ...]) -> None:
+        (used if moving[0] else trained).append(inputs[0].clone())
+
+    monkeypatch.setattr(Rewirer, "move", move)
+    inner(model).register_forward_pre_hook(watch)
+    how = lb.Rewire(every=4, addition="draws", draws=4, stop=0.5)
+    lb.fit(model, data, likelihood=lb.Categorical(), epochs=2, rewire=how)
+    assert len(trained) == 12
+    assert len(used) == 4 * 2  # of each of two layers, in the one move after the fourth step
+    for layer in (used[:4], used[4:]):
+        expected = [trained[3], trained[4], trained[5], trained[0]]  # what follows in the epoch, then its beginning
+        assert all(torch.equal(batch, other) for batch, other in zip(layer, expected, strict=True))
+
+
+def test_reading_further_batches_leaves_the_random_states_and_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """Augmentations draw from the global state, which a move must give back; stops fall before and after moves."""
+    x, y = (torch.cat(parts) for parts in zip(*task(60), strict=True))
+
+    def once(folder: Path, left: int = 10**9) -> dict[str, Tensor]:
+        model, data = sparse_model(True), Noisy(x, y)
+        data.left = left
+        lb.fit(
+            model,
+            DataLoader(data, batch_size=10, shuffle=True),
+            likelihood=lb.Categorical(),
+            epochs=2,
+            rewire=lb.Rewire(every=3, addition="draws", draws=3),
+            checkpoint=lb.Checkpointing(folder, every=1),
+        )
+        return model.state_dict()
+
+    whole = once(tmp_path / "whole")
+    for stop in (15, 45, 65, 95):
+        with pytest.raises(Interrupted):
+            once(tmp_path / str(stop), stop)
+        end = once(tmp_path / str(stop))
+        assert all(torch.equal(value, end[name]) for name, value in whole.items()), f"stopped after {stop} examples"
+
+
 def test_other_settings_of_a_move_are_another_training(tmp_path: Path) -> None:
     def fit(how: lb.Rewire | None) -> None:
         lb.fit(sparse_model(True), task(10), likelihood=lb.Categorical(), epochs=1, rewire=how, checkpoint=tmp_path)

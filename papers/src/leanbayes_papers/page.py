@@ -90,9 +90,19 @@ def _largest(folder: Path, study: Study) -> dict[str, Any] | None:
 
 
 def is_current(record: Mapping[str, Any], study: Study) -> bool:
-    """Return whether the study still has all the settings that a record names."""
-    now = study.sizes[record["size"]].settings()
-    return all(now.get(name) == value for name, value in record.get("settings", {}).items())
+    """Return whether the study still has all the settings that a record names.
+
+    An option that was added to a recipe after the run is not in its record. It does not count, because its default is
+    what the recipe did before.
+    """
+    return _agrees(record.get("settings", {}), study.sizes[record["size"]].settings())
+
+
+def _agrees(stored: Any, now: Any) -> bool:
+    """Return whether a value equals that of a record; of mappings, in all that the record has."""
+    if isinstance(stored, Mapping) and isinstance(now, Mapping):
+        return all(name in now and _agrees(value, now[name]) for name, value in stored.items())
+    return bool(stored == now)
 
 
 def _counted(rows: Mapping[str, list[Row]]) -> str:

@@ -25,8 +25,12 @@ class Rewire:
         removal: the criterion by which weights are removed, one of `REMOVAL` (Li et al. 2024, section 3.3.1). A model
             that is not Bayesian has only "magnitude".
         addition: the gradient by which weights are added (section 3.3.2, criteria 1 to 3): "draw" takes the gradient of
-            one draw, "mean" the gradient at the means, and "draws" the mean size of the gradients of several draws.
-        draws: how many draws ``addition="draws"`` takes.
+            one draw, "mean" the gradient at the means, and "draws" the mean size of the gradients of several pairs of a
+            draw and a batch.
+        draws: how many pairs ``addition="draws"`` takes, K in the paper. Each has another draw and another batch: the
+            batch of the step, and the K − 1 batches that follow it in the epoch, where after the last comes the first.
+            `fit` reads these K − 1 batches at each move and at no other time. An epoch of fewer than K batches gives
+            some of them twice.
         rate: the share of a layer's weights that the first moves replace. It falls to 0 as half a cosine (RigL, Evci et
             al. 2020).
         every: how many optimizer steps lie between two moves.
@@ -55,6 +59,15 @@ class Rewire:
             raise InputError(f"rate must be between 0 and 1, stop above 0 and at most 1; got {self.rate}, {self.stop}")
         if self.new_scale != "mean" and not (isinstance(self.new_scale, int | float) and 0 < self.new_scale < math.inf):
             raise InputError(f'new_scale must be "mean" or a positive number, got {self.new_scale!r}')
+
+    @property
+    def batches(self) -> int:
+        """How many batches one move looks at.
+
+        >>> Rewire().batches, Rewire(addition="draws", draws=3).batches
+        (1, 3)
+        """
+        return self.draws if self.addition == "draws" else 1
 
     def due(self, step: int, steps: int) -> bool:
         """Return whether weights move after ``step`` of ``steps`` optimizer steps.

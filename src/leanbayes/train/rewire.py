@@ -23,7 +23,7 @@ from leanbayes.subspace.rewire import Move, Rewire, plan_move
 __all__ = ["Rewirer"]
 
 Loss = Callable[[int], Tensor]
-"""Computes the loss of the batch anew; its argument is the number of the draw."""
+"""Computes a loss anew; its argument is the number of the draw, and each number has its own batch."""
 
 
 class Rewirer:
@@ -93,7 +93,7 @@ class Rewirer:
     def _moves(self, names: list[str], leaving: dict[str, Tensor], loss: Loss) -> dict[str, Move]:
         """Plan the moves of some layers by one backward pass, or by one for each draw."""
         moves: dict[str, Move] = {}
-        draws = self.how.draws if self.how.addition == "draws" else 1
+        draws = self.how.batches
         sums: dict[str, Tensor] = {}
 
         def use(name: str, draw: int, gradient: Tensor) -> None:

@@ -11,12 +11,12 @@ from leanbayes._calls import batch_size, map_tensors, split_batch, take
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.objective import Schedule
-from leanbayes.train.batches import mix, ordered
+from leanbayes.train.batches import batches_after, mix, ordered
 from leanbayes.train.checkpoint import Checkpoints, Training
 from leanbayes.train.losses import Objective, culprit
 from leanbayes.train.norms import fix_statistics
 from leanbayes.train.processes import Engine
-from leanbayes.train.random_states import seed_all
+from leanbayes.train.random_states import seed_all, states_restored
 from leanbayes.train.rewire import Rewirer
 
 __all__ = ["TrainingRun", "new_progress"]
@@ -163,16 +163,31 @@ class TrainingRun:
             self.training.schedule.step()
 
     def _rewire(self, x: Any, y: Tensor, step: int) -> None:
-        """Move the sparse weights, if they are due after so many steps. The batch tells which weights come."""
+        """Move the sparse weights, if they are due after so many steps. The batches tell which weights come."""
         if self.rewirer is None or not self.rewirer.how.due(step, self.steps):
             return
+        pairs = [(x, y), *self._further_batches(self.rewirer.how.batches - 1)]
 
         def loss(draw: int) -> Tensor:
             noise = self._generator("rewire", step, draw, self.engine.index)
-            values: tuple[Tensor, ...] = self.objective(x, y, self.kl_weight(), noise, one_draw=True)
+            values: tuple[Tensor, ...] = self.objective(*pairs[draw], self.kl_weight(), noise, one_draw=True)
             return values[0]
 
         self.rewirer.move(loss, self.rewirer.how.rate_at(step, self.steps))
+
+    def _further_batches(self, count: int) -> list[Any]:
+        """Return the batches that follow the present one in this epoch, for a move that needs several.
+
+        They depend on the seed, the epoch and the position of the present batch alone, and reading them leaves every
+        random state as it was. So a training that was killed has the same ones when it goes on.
+        """
+        if not count:
+            return []
+        progress, seed = self.progress, self.settings["seed"]
+        with states_restored(), ordered(self.data, mix(seed, "order", progress["epoch"])):
+            seed_all(mix(seed, "model", progress["epoch"], self.engine.index))
+            batches = batches_after(self.loader, progress["batch"], count, self.settings["batches"])
+        return [map_tensors(lambda leaf: leaf.to(self.engine.device), split_batch(batch)) for batch in batches]
 
     def _generator(self, *purpose: object) -> torch.Generator:
         """Return a generator whose seed depends on the training's seed and on the purpose alone."""

@@ -40,5 +40,7 @@ def test_rewiring_of_the_recipes() -> None:
     assert parse("ssvi").rewiring(10).removal == "snr_magnitude"
     assert parse("rigl").rewiring(10).removal == "magnitude"
     assert parse("vi").rewiring(10) is None
+    assert parse("ssvi").rewiring(10).batches == 1
+    assert parse("ssvi:addition=draws,pairs=6").rewiring(10).batches == 6
     schedule = parse("ssvi:kl_end=0.2").kl_schedule(1.0)
     assert [schedule(share) for share in (0.0, 0.25, 0.5, 1.0)] == [0, 0.1, 0.2, 0.2]

@@ -29,8 +29,10 @@ class SSVI(Variational):
     removal: str = option("snr_magnitude", f"Which weights go: those with the lowest {', '.join(REMOVAL)}.")
     addition: Literal["draw", "mean", "draws"] = option(
         "draw",
-        "Which weights come: those with the largest gradient for one draw, for the mean, or over several draws.",
+        "Which weights come: those with the largest gradient for one draw (draw), for the mean (mean), or over several "
+        "pairs of a draw and a batch (draws).",
     )
+    pairs: int = option(4, "How many pairs of a draw and a batch addition=draws looks at in each move.")
     rate: float = option(
         0.3, "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine."
     )
@@ -67,7 +69,7 @@ class SSVI(Variational):
     def rewiring(self, steps: int) -> Rewire:
         """Return how weights move in a training of so many steps."""
         every = interval(steps, self.stop) if self.every is None else self.every
-        return Rewire(self.removal, self.addition, rate=self.rate, every=every, stop=self.stop)
+        return Rewire(self.removal, self.addition, self.pairs, rate=self.rate, every=every, stop=self.stop)
 
 
 def interval(steps: int, stop: float) -> int:
