@@ -1,8 +1,10 @@
 """The runner: nothing is done twice, nothing is lost, and the same command gives the same tables."""
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -116,10 +118,7 @@ def test_a_kept_file_that_is_cut_short_is_done_again(data: Path) -> None:
 class Pool:
     """A pool in this process, one of whose jobs dies."""
 
-    made: ClassVar[list[tuple[Any, ...]]] = []
-
-    def __init__(self, *settings: Any) -> None:
-        self.made.append(settings)
+    made: ClassVar[list[tuple[int, int]]] = []
 
     def submit(self, function: Any, work: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -129,12 +128,15 @@ class Pool:
             future.set_result(function(work))
         return future
 
-    def shutdown(self, cancel_futures: bool) -> None:
-        assert cancel_futures
+
+@contextmanager
+def pool_in_this_process(count: int, threads: int) -> Iterator[Pool]:
+    Pool.made.append((count, threads))
+    yield Pool()
 
 
 def test_a_pool_gets_only_what_is_not_kept_and_rows_stay_in_order(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(runner, "worker_processes", pool_in_this_process)
     go(data, seeds=[0])
     record = go(data, workers=2)
     assert [(job["method"], job["seed"]) for job in record["jobs"]] == [
@@ -142,8 +144,7 @@ def test_a_pool_gets_only_what_is_not_kept_and_rows_stay_in_order(data: Path, mo
     ]  # fmt: skip
     assert [row["error"] for row in record["failed"]] == ["BrokenProcessPool: a process died"]
     assert calls(data) == ["a 0", "b 0", "a 1", "b 1", "b 2"]
-    ((count, context, first, threads),) = Pool.made
-    assert (count, context.get_start_method(), first, threads) == (2, "spawn", torch.set_num_threads, (1,))
+    assert Pool.made == [(2, 1)]
     assert go(data, workers=2)["failed"] == []  # one is left, which needs no pool
     assert len(Pool.made) == 1
 

@@ -4,11 +4,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from leanbayes._files import write_text
 from leanbayes._provenance import git, surroundings
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data import data_dir, load_data
+from leanbayes.lab.processes import worker_processes
 from leanbayes.lab.statistics import interval
 from leanbayes_papers.study import Job, Outcome, Results, Size, Study, Verdict
 
@@ -165,8 +164,7 @@ def _all_done(works: Sequence[_Work], workers: int) -> Iterator[dict[str, Any]]:
         with _one_thread():
             yield from map(_done, works)
         return
-    pool = ProcessPoolExecutor(min(workers, len(waiting)), get_context("spawn"), torch.set_num_threads, (1,))
-    try:
+    with worker_processes(min(workers, len(waiting)), threads=1) as pool:
         futures = {work.file: pool.submit(_done, work) for work in waiting}
         for work in works:
             if work.file not in futures:
@@ -176,8 +174,6 @@ def _all_done(works: Sequence[_Work], workers: int) -> Iterator[dict[str, Any]]:
                 yield futures[work.file].result()
             except Exception as error:  # if a process is killed, all waiting jobs fail with it
                 yield {"result": None, "error": _one_line(error), "seconds": 0.0, "commit": None}
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from leanbayes.lab.compare.record import Record, file_name, summary_of
 from leanbayes.lab.recipes import parse
 from tests.lab.compare.cases import Broken, Counted, named
 
-HEADER = {"format": 1, "task": {"name": "t"}, "budget": {"lr": 0.1}, "samples": 3}
+HEADER = {"format": 1, "task": {"name": "t"}, "about": {"model": "m"}, "budget": {"lr": 0.1}, "samples": 3}
 NAMES = named("vi", "partial")
 
 
@@ -28,6 +28,8 @@ def test_a_run_is_read_again(tmp_path: Path) -> None:
     first.add("vi", NAMES["vi"], 0, Judgement({"nll": 0.5}, {"bytes": 4}, {"x": torch.ones(2)}), [])
     first.add("vi", NAMES["vi"], 1, Judgement({"nll": float("nan")}, {"bytes": 4}), [{"name": "l"}])
     first.fail("partial", NAMES["partial"], 0, ValueError("no\nmore"))
+    for seed in (0, 1):
+        lb.save(torch.nn.Linear(1, 1), first.model_file("vi", seed))
     again = record(tmp_path)
     assert again.results() == first.results()
     assert again.has("vi", 0)
@@ -43,6 +45,27 @@ def test_a_run_is_read_again(tmp_path: Path) -> None:
     assert json.loads(json.dumps(again.write_results())) == json.loads((tmp_path / "results.json").read_text())
 
 
+def test_a_run_without_its_model_is_not_complete(tmp_path: Path) -> None:
+    """A comparison that was killed before it saved a model never made up for it."""
+    runs = record(tmp_path)
+    runs.add("vi", NAMES["vi"], 0, Judgement({"nll": 0.5}, {}), [])
+    file = runs.model_file("vi", 0)
+    assert not record(tmp_path).has("vi", 0)
+    lb.save(torch.nn.Linear(1, 1), file)
+    assert record(tmp_path).has("vi", 0)
+    file.write_bytes(file.read_bytes()[:-2])
+    assert not record(tmp_path).has("vi", 0)
+
+
+def test_arrays_that_are_lost_are_made_again(tmp_path: Path) -> None:
+    runs = record(tmp_path)
+    runs.add("vi", NAMES["vi"], 0, Judgement({"nll": 0.5}, {}, {"x": torch.ones(2)}), [])
+    lb.save(torch.nn.Linear(1, 1), runs.model_file("vi", 0))
+    assert not record(tmp_path).needs_arrays("vi")
+    (tmp_path / "arrays" / "vi.safetensors").unlink()
+    assert record(tmp_path).needs_arrays("vi")
+
+
 def test_nothing_is_written_for_no_run(tmp_path: Path) -> None:
     record(tmp_path).write_results()
     assert not (tmp_path / "results.json").exists()
@@ -56,11 +79,21 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
         record(tmp_path)
 
 
-@pytest.mark.parametrize("other", [{"samples": 4}, {"budget": {"lr": 0.2}}, {"task": {"name": "u"}}])
+@pytest.mark.parametrize("other", [{"samples": 4}, {"budget": {"lr": 0.2}}, {"task": {"name": "u"}}, {"about": {}}])
 def test_runs_of_another_comparison_are_refused(tmp_path: Path, other: dict[str, Any]) -> None:
     record(tmp_path).fail("vi", NAMES["vi"], 0, ValueError(""))
     with pytest.raises(lb.errors.InputError, match="another folder"):
         record(tmp_path, **other)
+
+
+def test_a_comparison_without_runs_is_known_too(tmp_path: Path) -> None:
+    """The checkpoints of its first training would continue under another budget."""
+    record(tmp_path)
+    with pytest.raises(lb.errors.InputError, match=r"budget.lr was 0.1 and is now 0.2; give another folder"):
+        record(tmp_path, budget={"lr": 0.2})
+    (tmp_path / "comparison.json").write_text("[" * 100_000)
+    with pytest.raises(lb.errors.ForeignFile, match="not a comparison"):
+        record(tmp_path)
 
 
 def test_methods_that_would_share_files_are_refused(tmp_path: Path) -> None:

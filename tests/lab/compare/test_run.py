@@ -11,6 +11,8 @@ from torch import Tensor
 
 import leanbayes as lb
 from leanbayes.lab.compare import Event, Protocol, compare
+from leanbayes.lab.data.fingerprint import fingerprint
+from leanbayes.lab.processes import only_user_of
 from leanbayes.lab.recipes import Budget, parse
 from leanbayes.lab.report import comparison_table, write_report
 from leanbayes.metrics import METRICS, Metric, mean_of
@@ -46,6 +48,7 @@ def test_a_record_with_everything(tmp_path: Path) -> None:
     assert {"platform", "cores", "threads", "python", "torch"} <= written["machine"].keys()
     assert {"commit", "changed_since_commit"} <= written.keys()
     assert written["task"] | {"shifted": None} == {
+        "fingerprint": fingerprint(tasks.classes()),
         "name": "blobs", "kind": "classes", "classes": ["a", "b", "c"], "train": 120, "validation": 30, "test": 60,
         "shifted": None,
     }  # fmt: skip
@@ -133,6 +136,36 @@ def test_a_failed_method_is_tried_again(tmp_path: Path) -> None:
     found = compare(tasks.classes(), {"x": parse("deterministic")}, tmp_path, ONE_SEED)
     assert found["methods"][0]["error"] is None
     assert len(found["methods"][0]["runs"]) == 1
+
+
+def test_a_model_that_is_missing_is_trained_again(tmp_path: Path) -> None:
+    """A result without its model was taken as complete for ever."""
+    first = compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)
+    model = tmp_path / "models" / "deterministic-0.lb"
+    before = load_file(model)
+    model.unlink()
+    again = compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)
+    assert {name: value.tolist() for name, value in load_file(model).items()} == {
+        name: value.tolist() for name, value in before.items()
+    }
+    metrics = [record["methods"][0]["runs"][0]["metrics"] for record in (first, again)]
+    assert metrics[0] == metrics[1]
+
+
+def test_one_comparison_at_a_time_has_a_folder(tmp_path: Path) -> None:
+    """Two comparisons in one folder at once lost the results of one of them."""
+    with only_user_of(tmp_path), pytest.raises(lb.errors.FileError, match="uses the folder"):
+        compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_data_of_the_same_size_are_refused(tmp_path: Path) -> None:
+    """A comparison continued on data that had changed, if they had the same name and size."""
+    compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)
+    task = tasks.classes()
+    task.test.tensors[0][0, 0] += 1  # type: ignore[attr-defined]
+    with pytest.raises(lb.errors.InputError, match="fingerprint"):
+        compare(task, named("deterministic"), tmp_path, ONE_SEED)
 
 
 def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:

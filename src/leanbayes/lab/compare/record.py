@@ -4,6 +4,7 @@
                                     the run, so that a run with this file is complete
     models/<method>-<seed>.lb       the trained predictor
     arrays/<method>.safetensors     the arrays behind the figures, of the first seed that was trained
+    comparison.json                 what the comparison is about, written before the first training begins
     results.json                    all runs together with tests between methods, written when the comparison ends
 
 A comparison that was killed continues from the files of its runs.
@@ -21,16 +22,17 @@ from typing import Any
 from torch import Tensor
 
 from leanbayes._files import write_tensors, write_text
-from leanbayes.errors import ForeignFile, InputError
+from leanbayes.errors import ForeignFile, InputError, LeanBayesError
 from leanbayes.lab.compare.judging import Judgement
 from leanbayes.lab.recipes import Recipe, settings
 from leanbayes.lab.statistics import seed_tests
 from leanbayes.metrics import metric_named
+from leanbayes.storage import about as saved_notes
 
 __all__ = ["FORMAT", "Record", "file_name", "is_main_process", "summary_of"]
 
 FORMAT = 1
-_IDENTITY = ("format", "task", "budget", "samples")  # a comparison continues only if these are the same
+_IDENTITY = ("format", "task", "about", "budget", "samples")  # a comparison continues only if these are the same
 
 
 def is_main_process() -> bool:
@@ -54,24 +56,29 @@ class Record:
         for file in sorted((folder / "runs").glob("*.json")):
             run = self._read(file)
             self.runs[run["name"], run["seed"]] = run
-        if not self.runs and (folder / "results.json").exists():
+        known = folder / "comparison.json"
+        if known.exists():
+            self._read_same(known, "comparison")
+        elif not self.runs and (folder / "results.json").exists():
             raise ForeignFile(
                 f"{folder / 'results.json'} belongs to no comparison that this version can continue, because there are "
                 f"no files in {folder / 'runs'}; give another folder"
             )
         for name in ("runs", "models", "arrays"):
             (folder / name).mkdir(parents=True, exist_ok=True)
+        if not known.exists() and is_main_process():
+            write_text(known, json.dumps({"kind": "comparison"} | self._identity(), indent=1))
         for name, recipe in recipes.items():
             self._forget_other_recipes(name, recipe)
 
     def has(self, name: str, seed: int) -> bool:
-        """Return whether this run is complete. A run that failed is not, and is tried again."""
+        """Return whether this run is complete: it did not fail, and its model is there. Otherwise it is tried again."""
         run = self.runs.get((name, seed))
-        return run is not None and run["error"] is None
+        return run is not None and run["error"] is None and _is_model(self.model_file(name, seed))
 
     def needs_arrays(self, name: str) -> bool:
-        """Return whether no run of this method is complete yet: the first one gives the arrays behind the figures."""
-        return not any(self.has(*key) for key in self.runs if key[0] == name)
+        """Return whether there are no arrays of this method yet: its first complete run gives them."""
+        return not self._arrays_file(name).exists() or not any(self.has(*key) for key in self.runs if key[0] == name)
 
     def model_file(self, name: str, seed: int) -> Path:
         """Return where the trained predictor of a run is kept."""
@@ -139,7 +146,7 @@ class Record:
     def _write_run(self, name: str, recipe: Recipe, seed: int, outcome: Mapping[str, Any]) -> None:
         run = {
             "kind": "run",
-            **{key: self.header[key] for key in _IDENTITY},
+            **self._identity(),
             "name": name,
             "recipe": settings(recipe),
             "summary": summary_of(recipe),
@@ -151,16 +158,39 @@ class Record:
         if is_main_process():
             write_text(self._run_file(name, seed), json.dumps(self.runs[name, seed], indent=1))
 
+    def _identity(self) -> dict[str, Any]:
+        return {key: self.header[key] for key in _IDENTITY}
+
     def _read(self, file: Path) -> dict[str, Any]:
+        run = self._read_same(file, "run")
         try:
-            run: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            same = run["kind"] == "run" and all(run[key] == self.header[key] for key in _IDENTITY)
-            _ = run["name"], run["seed"], run["finished"], run["recipe"], run["error"]
-        except (ValueError, KeyError, TypeError) as error:
+            _ = run["name"], run["seed"], run["finished"], run["recipe"], run["error"], run["summary"]
+            if run["error"] is None:
+                _ = run["metrics"], run["cost"], run["layers"]
+        except KeyError as error:
             raise ForeignFile(f"{file} is not a run of leanbayes compare; give another folder") from error
-        if not same:
-            raise InputError(f"{file} is a run with other data, samples or another budget; give another folder")
         return run
+
+    def _read_same(self, file: Path, kind: str) -> dict[str, Any]:
+        """Read a file of this folder, and refuse one of another comparison."""
+        try:
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            differ = [key for key in _IDENTITY if content[key] != self.header[key]]
+            if content["kind"] != kind:
+                raise KeyError(kind)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ForeignFile(f"{file} is not a {kind} of leanbayes compare; give another folder") from error
+        if differ:
+            raise InputError(
+                f"{file} is a {kind} with other settings: {self._differences(content)}; give another folder"
+            )
+        return content
+
+    def _differences(self, content: Mapping[str, Any]) -> str:
+        old, new = (_flat({key: values[key] for key in _IDENTITY}) for values in (content, self.header))
+        differ = [key for key in old | new if old.get(key) != new.get(key)]
+        shown = [f"{key} was {_short(old.get(key))} and is now {_short(new.get(key))}" for key in differ[:3]]
+        return "; ".join(shown) + (f"; and {len(differ) - 3} more" if len(differ) > 3 else "")
 
     def _forget_other_recipes(self, name: str, recipe: Recipe) -> None:
         others = [key for key, run in self.runs.items() if key[0] == name and run["recipe"] != _plain(settings(recipe))]
@@ -168,6 +198,7 @@ class Record:
             del self.runs[key]
             if is_main_process():
                 self._run_file(*key).unlink(missing_ok=True)
+                self.model_file(*key).unlink(missing_ok=True)
                 self._arrays_file(name).unlink(missing_ok=True)
 
 
@@ -185,6 +216,28 @@ def summary_of(recipe: Recipe) -> str:
     text = inspect.cleandoc(type(recipe).__doc__ or "")
     generated = text.startswith(f"{type(recipe).__name__}(")  # a dataclass without words of its own
     return "" if generated else text.partition("\n")[0]
+
+
+def _is_model(file: Path) -> bool:
+    try:
+        saved_notes(file)
+    except (LeanBayesError, OSError):
+        return False
+    return True
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {prefix: value}
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{prefix}.{key}".lstrip("."))
+    return flat
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _check_names(recipes: Mapping[str, Recipe]) -> None:

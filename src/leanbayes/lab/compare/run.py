@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,9 @@ from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.compare.arrays import bayesian_inside
 from leanbayes.lab.compare.judging import judge
 from leanbayes.lab.compare.record import FORMAT, Record, file_name, is_main_process
+from leanbayes.lab.data.fingerprint import fingerprint
 from leanbayes.lab.data.task import Task, length
+from leanbayes.lab.processes import only_user_of
 from leanbayes.lab.recipes import Budget, Recipe, Run, prepare
 from leanbayes.storage import save
 
@@ -70,8 +73,9 @@ def compare(
     """Train every recipe with every seed, and judge it on the test set.
 
     If a method fails, the record keeps its error and the other methods are still trained. A comparison that was killed
-    continues when it is called again with the same folder: complete runs are kept, and the run that was under way
-    resumes from its checkpoint.
+    continues when it is called again with the same folder: complete runs are kept, the run that was under way resumes
+    from its checkpoint, and runs that failed or whose model is missing are trained again. One process at a time may
+    use a folder.
 
     Args:
         task: the data, the model and the likelihood.
@@ -88,21 +92,23 @@ def compare(
     if not recipes:
         raise InputError("a comparison needs at least one recipe, got none")
     protocol = protocol or Protocol()
-    record = Record(folder, _header(task, protocol, command), recipes)
-    try:
-        for seed in protocol.seeds:
-            nets: dict[Any, Any] = {}  # recipes of one seed share the plain networks that they start from
-            for name, recipe in recipes.items():
-                if record.has(name, seed):
-                    continue
-                checkpoints = folder / "checkpoints" / f"{file_name(name)}-{seed}"
-                run = Run(protocol.budget, seed, checkpoints, _watcher(watch, name, seed), nets)
-                try:
-                    _train_and_judge(record, name, recipe, task, run, protocol.samples, about)
-                except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
-                    record.fail(name, recipe, seed, error)
-    finally:
-        results = record.write_results()
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_user_of(folder) if is_main_process() else nullcontext():
+        record = Record(folder, _header(task, protocol, command, about or {}), recipes)
+        try:
+            for seed in protocol.seeds:
+                nets: dict[Any, Any] = {}  # recipes of one seed share the plain networks that they start from
+                for name, recipe in recipes.items():
+                    if record.has(name, seed):
+                        continue
+                    checkpoints = folder / "checkpoints" / f"{file_name(name)}-{seed}"
+                    run = Run(protocol.budget, seed, checkpoints, _watcher(watch, name, seed), nets)
+                    try:
+                        _train_and_judge(record, name, recipe, task, run, protocol.samples, about)
+                    except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
+                        record.fail(name, recipe, seed, error)
+        finally:
+            results = record.write_results()
     return results
 
 
@@ -132,7 +138,7 @@ def _layers(predictor: nn.Module) -> list[dict[str, Any]]:
     return [{"name": part.name, "random": part.random, "size": part.size} for part in bnn.summary()]
 
 
-def _header(task: Task, protocol: Protocol, command: str) -> dict[str, Any]:
+def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, Any]) -> dict[str, Any]:
     target = torch.as_tensor(split_batch(task.test[0])[1])
     return {
         "kind": "comparison",
@@ -146,7 +152,9 @@ def _header(task: Task, protocol: Protocol, command: str) -> dict[str, Any]:
             "classes": list(task.classes),
             **{name: length(getattr(task, name)) for name in ("train", "validation", "test")},
             "shifted": {name: length(data) for name, data in task.shifted.items()},
+            "fingerprint": fingerprint(task),
         },
+        "about": dict(about),
         "budget": asdict(protocol.budget),
         "samples": protocol.samples,
     }

@@ -1,9 +1,8 @@
 """Deep ensembles (Lakshminarayanan et al. 2017), as in sensitivity-guided subnetworks, appendix H.5: five members."""
 
-import multiprocessing
-import os
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import nn
 from leanbayes.baselines import Ensemble
 from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
+from leanbayes.lab.processes import worker_processes
 from leanbayes.lab.recipes.base import Recipe, Run, option
 from leanbayes.lab.recipes.relative import RelativeCost
 from leanbayes.storage import load, save
@@ -33,15 +33,19 @@ class EnsembleRecipe(Recipe):
             raise InputError(f"need at least 2 members and 1 process, got {self.members} and {self.processes}")
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """Train the members: five have the seeds 0 to 4 in a run of seed 0, and 5 to 9 in a run of seed 1."""
+        """Train the members: five have the seeds 0 to 4 in a run of seed 0, and 5 to 9 in a run of seed 1.
+
+        The ensemble predicts one member after the other, because the choice by a clock would not give the same digits
+        each time.
+        """
         if self.processes > 1:
-            return Ensemble(*self._apart(task, run))
+            return Ensemble(*self._apart(task, run), method="loop")
         members = []
         for index in range(self.members):
             member_run = run.member(index, self.members)
             members.append(member_run.plain(task, run.budget.epochs))
             run.seconds += member_run.seconds
-        return Ensemble(*members)
+        return Ensemble(*members, method="loop")
 
     def relative_cost(self) -> RelativeCost:
         """Return the row of Table 1 of sensitivity-guided subnetworks for this method."""
@@ -49,19 +53,28 @@ class EnsembleRecipe(Recipe):
 
     def _apart(self, task: Task, run: Run) -> list[nn.Module]:
         """Train each member in its own process, which leaves it in a file."""
-        with tempfile.TemporaryDirectory() as name, run.charged():
-            files = [Path(name) / f"{index}.lb" for index in range(self.members)]
+        with _folder_for(run) as folder, run.charged():
+            files = [folder / f"{index}.lb" for index in range(self.members)]
             runs = [replace(run.member(index, self.members), watch=None) for index in range(self.members)]
             threads = max(1, torch.get_num_threads() // self.processes)
-            spawn = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(self.processes, mp_context=spawn) as pool:
-                jobs = [pool.submit(_member, task, *job, threads) for job in zip(runs, files, strict=True)]
+            with worker_processes(self.processes, threads) as pool:
+                jobs = [pool.submit(_train_member, task, *job) for job in zip(runs, files, strict=True)]
                 for job in jobs:
                     job.result()
             return [load(file, task.model()) for file in files]
 
 
-def _member(task: Task, run: Run, file: Path, threads: int) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    torch.set_num_threads(threads)
+@contextmanager
+def _folder_for(run: Run) -> Iterator[Path]:
+    """The folder for the members' files: that of the checkpoints, which nothing outlives, or else one of the system."""
+    if run.folder is None:
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+        return
+    folder = run.folder / "members"
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+
+
+def _train_member(task: Task, run: Run, file: Path) -> None:
     save(run.plain(task, run.budget.epochs), file)

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from leanbayes.lab.processes import only_user_of
 from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
 
 
@@ -21,6 +23,54 @@ def test_a_model_of_the_users_own(halves: Path, monkeypatch: pytest.MonkeyPatch)
     run("train", "--data", "halves", "--model", "mine:net", "--recipe", "vi", "--out", "run", *QUICK)
     run("predict", "run/model.lb", "halves/left", "--model", "mine:net", "--out", "said", "--quiet")
     assert len(rows_of(halves / "said" / "predictions.csv")) == 24
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(90, 3))
+    np.savez(tmp_path / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    return tmp_path
+
+
+TRAIN = ["train", "--data", "data.npz", "--recipe", "deterministic", "--out", "run", *QUICK]
+
+
+def test_another_model_is_not_overwritten(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A training into a folder with another model replaced that model without a word."""
+    run(*TRAIN)
+    model = (rows / "run" / "model.lb").read_bytes()
+    run(*TRAIN)  # the same training may be repeated
+    assert (rows / "run" / "model.lb").read_bytes() == model
+    for other in (["--recipe", "vi"], ["--seed", "1"], ["--epochs", "5"], ["--lr", "0.1"], ["--model", "lenet300"]):
+        assert "another folder, or --overwrite" in complaint(capsys, *TRAIN, *other)
+    x = np.random.default_rng(1).normal(size=(90, 3))
+    np.savez(rows / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    assert "another folder, or --overwrite" in complaint(capsys, *TRAIN)
+    assert (rows / "run" / "model.lb").read_bytes() == model
+    run(*TRAIN, "--overwrite")
+    assert (rows / "run" / "model.lb").read_bytes() != model
+    (rows / "run" / "model.lb").write_text("somebody's own file")
+    assert "another folder, or --overwrite" in complaint(capsys, *TRAIN)
+    assert {path.name for path in (rows / "run").iterdir()} == {"model.lb", "scores.json"}
+
+
+def test_checkpoints_of_another_training_are_not_used(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A training continued from the checkpoints of one with another recipe or learning rate that had been killed."""
+    folder = rows / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "training.json").write_text('{"recipe": "another"}')
+    assert "checkpoints of another training" in complaint(capsys, *TRAIN)
+    assert folder.is_dir()
+    run(*TRAIN, "--overwrite")
+    assert not folder.exists()
+
+
+def test_one_training_at_a_time_has_a_folder(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (rows / "run").mkdir()
+    with only_user_of(rows / "run"):
+        assert "uses the folder run" in complaint(capsys, *TRAIN)
+    run(*TRAIN)
 
 
 def test_bad_folders(halves: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

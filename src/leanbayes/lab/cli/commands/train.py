@@ -1,11 +1,12 @@
 """``leanbayes train``: train one method and save it."""
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from rich.console import Console
 
+from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.folder import make_folder
 from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
 from leanbayes.lab.cli.task import DataOptions, read_task
 from leanbayes.lab.recipes import Budget, Run, option, parse, prepare, settings
@@ -21,6 +22,9 @@ class TrainOptions:
     seed: int = option(0, "The seed of the initial weights, the order of the data and the noise.")
     samples: int = option(32, "How many weight draws each prediction averages.")
     out: str = option("out", "The folder that receives the model and its scores.")
+    overwrite: bool = option(
+        False, "Replace another model, or the checkpoints of another training, that the folder of --out holds."
+    )
     data: DataOptions = field(default_factory=DataOptions)
     budget: Budget = field(default_factory=Budget)
 
@@ -28,31 +32,34 @@ class TrainOptions:
 def run(options: TrainOptions, session: Session) -> Result:
     """Train one recipe, save it, and return its scores on the test set."""
     import json
-    import shutil
 
     from leanbayes._files import write_text
+    from leanbayes.lab.cli.training_folder import training_folder
     from leanbayes.lab.compare import Event, is_main_process, judge
+    from leanbayes.lab.data.fingerprint import fingerprint
     from leanbayes.storage import save
 
     recipe = parse(options.recipe)
+    if options.samples < 1:
+        raise InputError(f"samples must be at least 1, got {options.samples}")
+    folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoints = folder / "checkpoints"
 
     def watch(stage: str, done: int, total: int) -> None:
         session.bars(Event(options.recipe, options.seed, stage, done, total))
 
-    training = Run(options.budget, options.seed, checkpoints, watch)
-    trained = prepare(recipe, task, training)
     record: Result = {"command": session.command_line, "recipe": settings(recipe), "budget": asdict(options.budget)}
-    if is_main_process():
-        judgement = judge(recipe, trained, task, training, samples=options.samples)
-        record |= {"seed": options.seed, "metrics": judgement.metrics, "cost": judgement.cost}
-        record["model"] = str(folder / "model.lb")
-        save(trained.predictor, folder / "model.lb", about=about | {"recipe": settings(recipe)})
-        write_text(folder / "scores.json", json.dumps(record, indent=1))
-        shutil.rmtree(checkpoints, ignore_errors=True)
+    record["seed"] = options.seed
+    about["recipe"] = settings(recipe)
+    about["training"] = {"budget": asdict(options.budget), "seed": options.seed, "fingerprint": fingerprint(task)}
+    with training_folder(folder, about, options.overwrite) as checkpoints:
+        training = Run(options.budget, options.seed, checkpoints, watch)
+        trained = prepare(recipe, task, training)
+        if is_main_process():
+            judgement = judge(recipe, trained, task, training, samples=options.samples)
+            record |= {"metrics": judgement.metrics, "cost": judgement.cost, "model": str(folder / "model.lb")}
+            save(trained.predictor, folder / "model.lb", about=about)
+            write_text(folder / "scores.json", json.dumps(record, indent=1))
     return record
 
 
