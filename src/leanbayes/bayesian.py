@@ -16,6 +16,7 @@ from torch.distributions import Normal as TorchNormal
 from torch.nn.modules.conv import _ConvTransposeNd
 
 from leanbayes._calls import Inputs, call, call_with
+from leanbayes._wrappers import Pass
 from leanbayes.errors import InputError
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
 from leanbayes.posteriors import Family, Normal, RandomWeight
@@ -167,6 +168,8 @@ class Bayesian(nn.Module):
 
         ``generator`` makes the draw reproducible. A model whose own forward has an argument ``generator`` gets it.
         """
+        if args and isinstance(args[0], Pass):  # a loss that is computed inside a wrapper's forward
+            return args[0](self, *args[1:])
         if self._own_generator and generator is not None:
             kwargs, generator = {**kwargs, "generator": generator}, None
         return self.call(self.weights(), args, kwargs, generator=generator)

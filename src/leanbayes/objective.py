@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, batch_size, call, prediction_tensor
+from leanbayes._wrappers import computed_inside, refuse_bare, unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
@@ -142,7 +143,9 @@ def elbo(
     ``n_data`` changes nothing for the optimizer, and keeps the learning rates of the plain model right.
 
     Args:
-        bnn: a `Bayesian`; a plain module has a KL of 0.
+        bnn: a `Bayesian`; a plain module has a KL of 0. It may be inside DistributedDataParallel, which averages the
+            gradients over processes, or another usual wrapper. The bare module of a living DistributedDataParallel over
+            several processes is an error, because its copies would train apart.
         x: a batch of inputs.
         y: their targets.
         likelihood: scores the targets.
@@ -178,28 +181,34 @@ def elbo(
             f"elbo does not know how far training is, so it cannot follow the KL weight {weight!r}; give it the terms "
             "of one moment, such as terms.at(0.5)"
         )
-    refuse_random_parts(bnn)
+    core = unwrap(bnn)
+    refuse_random_parts(core)
+    refuse_bare(bnn, likelihood.parameters())
     by = None if propagate is None else as_propagation(propagate)
     size = batch_size(x)
-    if not isinstance(bnn, Bayesian):
+    if not isinstance(core, Bayesian):
         nll = likelihood.nll(output(call(bnn, x)), y) / size
         return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
-    weights = bnn.weights()
-    total = (by or bnn.propagate).expected_nll(
-        *(bnn, weights, x, y, likelihood),
-        samples=terms.samples,
-        last_layer_samples=terms.last_layer_samples,
-        generator=generator,
-        output=output,
-    )
-    nll = total / size
-    if not with_kl:
-        return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
-    kl = bnn.kl(weights, generator=generator).to(nll.device)
-    heat = terms.temperature - 1
-    cost = kl if heat == 0 else kl - heat * bnn.entropy(weights).to(nll.device)
-    divisor = n_data if terms.kl_per == "data" else bnn.summary().random
-    return _finite(Elbo(nll + weight * cost / divisor, nll, kl), likelihood)
+
+    def parts(core: Bayesian, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        weights = core.weights()
+        total = (by or core.propagate).expected_nll(
+            *(core, weights, x, y, likelihood),
+            samples=terms.samples,
+            last_layer_samples=terms.last_layer_samples,
+            generator=generator,
+            output=output,
+        )
+        nll = total / size
+        if not with_kl:
+            return nll, nll, torch.zeros_like(nll)
+        kl = core.kl(weights, generator=generator).to(nll.device)
+        heat = terms.temperature - 1
+        cost = kl if heat == 0 else kl - heat * core.entropy(weights).to(nll.device)
+        divisor = n_data if terms.kl_per == "data" else core.summary().random
+        return nll + weight * cost / divisor, nll, kl
+
+    return _finite(Elbo(*computed_inside(bnn, parts, x, y)), likelihood)
 
 
 @dataclass(frozen=True)

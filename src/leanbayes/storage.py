@@ -25,6 +25,7 @@ from leanbayes._descriptions import (
     restore_propagations,
 )
 from leanbayes._files import read_header, read_tensors, write_tensors
+from leanbayes._wrappers import unwrap
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError, WrongModel
@@ -48,7 +49,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, 
     The file appears whole or not at all, because `save` writes it beside ``path`` and then renames it.
 
     Args:
-        model: a `Bayesian`, a `Predictor` such as an ensemble, or a plain module.
+        model: a `Bayesian`, a `Predictor` such as an ensemble, or a plain module. Of a wrapper, such as
+            DistributedDataParallel or `AveragedModel`, the file holds the module inside.
         path: the path of the file.
         about: notes that JSON can hold. The function `about` reads them back.
     """
@@ -79,7 +81,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | N
     Returns:
         What was saved: a `Bayesian` around ``model``, a predictor with such parts, or ``model`` itself.
     """
-    source = Path(path)
+    source, model = Path(path), unwrap(model)
     header, tensors = read_tensors(source, "model", FORMAT)
     before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     sparse = set(scatters(model))
@@ -99,6 +101,7 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | N
 
 def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Describe a module and the modules in it for the header, and put their tensors into ``tensors``."""
+    module = unwrap(module)
     if isinstance(module, Predictor):
         if PREDICTORS.get(type(module).__name__) is not type(module):
             raise InputError(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, prediction_tensor, take
 from leanbayes._calls import batch_size as size_of
+from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
@@ -50,7 +51,8 @@ def predict(
     for small models, their covariance.
 
     Args:
-        model: a `Bayesian` or a `Predictor`. Any other module has no uncertainty about its weights.
+        model: a `Bayesian` or a `Predictor`, also inside a wrapper such as DistributedDataParallel or what
+            ``torch.compile`` returns. Any other module has no uncertainty about its weights.
         x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
         likelihood: how outputs become probabilities; `Categorical` by default.
         samples: how many draws to make. An ensemble has as many as it has members. After one pass of moments the draws
@@ -78,6 +80,7 @@ def predict(
     (torch.Size([5, 3]), torch.Size([5]), True)
     """
     likelihood = likelihood or Categorical()
+    model = unwrap(model)
     if not isinstance(model, Predictor):
         refuse_random_parts(model)
     if isinstance(model, Predictor) and model.members is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, map_tensors, prediction_tensor
+from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError
 from leanbayes.propagate.covariance import CovarianceTensor, Setting, draw_covariance, full
 from leanbayes.propagate.noisy_inputs import with_variance
@@ -86,7 +87,7 @@ def covariance(
     """Compute the mean and covariance of what a Bayesian model returns, in one pass and without samples.
 
     Args:
-        bnn: the `leanbayes.Bayesian`, with any posterior that has a variance.
+        bnn: the `leanbayes.Bayesian`, with any posterior that has a variance; it may be inside a wrapper.
         x: what the model takes: a tensor, a tuple of arguments or a mapping of them.
         by: a `Covariance` value. By default the model's own: its ``predict_by`` if that is one, else its ``propagate``
             if that is one, else ``Covariance()``.
@@ -103,6 +104,7 @@ def covariance(
     >>> mean.shape, spread.shape, bool((spread.diagonal(dim1=1, dim2=2) > 0).all())
     (torch.Size([5, 2]), torch.Size([5, 2, 2]), True)
     """
+    bnn = unwrap(bnn)
     candidates = [bnn.predict_by, bnn.propagate, Covariance()] if by is None else [as_propagation(by)]
     chosen = next((value for value in candidates if isinstance(value, Covariance)), None)
     if chosen is None:

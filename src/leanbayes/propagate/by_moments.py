@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, map_tensors, prediction_tensor
+from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError
 from leanbayes.propagate.moments import MomentTensor, Setting, draw_moments
 from leanbayes.propagate.noisy_inputs import with_variance
@@ -109,7 +110,7 @@ def moments(
     """Compute the mean and variance of what a Bayesian model returns, in one pass and without samples.
 
     Args:
-        bnn: the `leanbayes.Bayesian`, with any posterior that has a variance.
+        bnn: the `leanbayes.Bayesian`, with any posterior that has a variance; it may be inside a wrapper.
         x: what the model takes: a tensor, a tuple of arguments or a mapping of them.
         by: a `Moments` value. By default the model's own: its ``predict_by`` if that is one, else its ``propagate`` if
             that is one, else ``Moments()``.
@@ -127,6 +128,7 @@ def moments(
     >>> bool((mean == bnn.model(torch.ones(4, 3))).all()), tuple(variance.shape)
     (True, (4, 2))
     """
+    bnn = unwrap(bnn)
     candidates = [bnn.predict_by, bnn.propagate, Moments()] if by is None else [as_propagation(by)]
     chosen = next((value for value in candidates if isinstance(value, Moments)), None)
     if chosen is None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from leanbayes._calls import batch_size, call, call_with, map_tensors, prediction_tensor, split_batch, take
+from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.subspace.slots import slots_of
 
@@ -48,8 +49,8 @@ def sensitivity(
     the size of the gradient of each batch or each example, and then the mean.
 
     Args:
-        model: the model. It runs in evaluation mode. Its mode, gradients and buffers and the random state are
-            afterwards what they were.
+        model: the model; of a wrapper, the module inside. It runs in evaluation mode. Its mode, gradients and buffers
+            and the random state are afterwards what they were.
         batches: the batches, each a pair (inputs, targets).
         loss: a function ``loss(output, targets)`` that returns a scalar. With ``of="output"`` it is not needed.
         of: "loss" or "output", whose sensitivity is measured.
@@ -72,6 +73,7 @@ def sensitivity(
     {'weight': tensor([[2., 0.]])}
     """
     _check(of, power, per, n_batches, chunk, probes, loss)
+    model = unwrap(model)
     params = {slot.name: slot.parameter.detach() for slot in slots_of(model) if slot.parameter.requires_grad}
     if not params:
         raise InputError("every parameter of the model is frozen; call requires_grad_() on those to be scored")

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from leanbayes._calls import prediction_tensor
+from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
@@ -65,7 +66,7 @@ def fit(
     on one with ``Optimization(micro_batches=2)``.
 
     Args:
-        model: the model to train.
+        model: the model to train. Of a wrapper, `fit` trains the module inside, and makes wrappers of its own.
         train: the batches, each a pair (inputs, targets). This is usually a DataLoader. `fit` iterates over it once in
             each epoch.
         likelihood: what the outputs of the model mean. `fit` also trains the parameters that the likelihood has.
@@ -107,6 +108,7 @@ def fit(
     owns_scales = _owns_scales(optimization.optimizer)
     if owns_scales:
         _check_owned(terms)
+    model = unwrap(model)
     with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as runner:
         batches = number_of_batches(train)
         count = number_of_examples(train) if n_data is None else n_data

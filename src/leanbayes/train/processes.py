@@ -162,6 +162,13 @@ def engine(model: nn.Module, mixed_precision: str | None) -> Iterator[Engine]:
     if mixed_precision is None:
         mixed_precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not several and torch.distributed.is_available() and torch.distributed.is_initialized():
+        count = torch.distributed.get_world_size()
+        if count > 1:
+            raise InputError(
+                f"torch.distributed joins {count} processes, but WORLD_SIZE in the environment does not say so: each "
+                "process would train a model of its own; start the program with torchrun or accelerate launch"
+            )
     if not several and mixed_precision in (None, "no"):
         yield OneProcess(model)
         return

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import batch_size, map_tensors, split_batch, take
+from leanbayes._wrappers import gradients_averaged_by_hand
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.objective import Schedule
@@ -170,7 +171,8 @@ class TrainingRun:
 
         def loss(draw: int) -> Tensor:
             noise = self._generator("rewire", step, draw, self.engine.index)
-            values: tuple[Tensor, ...] = self.objective(*pairs[draw], self.kl_weight(), noise, one_draw=True)
+            with gradients_averaged_by_hand():
+                values: tuple[Tensor, ...] = self.objective(*pairs[draw], self.kl_weight(), noise, one_draw=True)
             return values[0]
 
         self.rewirer.move(loss, self.rewirer.how.rate_at(step, self.steps))
