@@ -14,6 +14,7 @@ from leanbayes.metrics.calibration import Reliability
 from leanbayes.metrics.metric import Accumulator, Findings, accumulators_for, metric_named
 from leanbayes.metrics.ranking import RiskCoverage
 from leanbayes.prediction import Prediction, predict
+from leanbayes.prediction.through import Through
 
 __all__ = ["Evaluation", "PredictedBatch", "evaluate"]
 
@@ -68,6 +69,7 @@ def evaluate(
     shifted: Mapping[str, Iterable[Any]] | None = None,
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
+    through: Through | None = None,
     on_prediction: Callable[[PredictedBatch], None] | None = None,
 ) -> Evaluation:
     """Predict every batch and measure the predictions. The memory does not grow with the number of batches.
@@ -86,6 +88,7 @@ def evaluate(
             are not scored.
         batch_size: predicts each batch in parts of this size.
         generator: the source of randomness for the draws.
+        through: calls the network of each draw, for example window by window; see `leanbayes.predict`.
         on_prediction: is called with each batch and its prediction, those of the shifted sets too. Use it to draw
             figures from the predictions that are scored, or to show progress.
 
@@ -102,7 +105,12 @@ def evaluate(
         for batch in source:
             inputs, targets = split_batch(batch)
             prediction = predict(
-                predictor, inputs, likelihood=likelihood, samples=samples, batch_size=batch_size, generator=generator
+                *(predictor, inputs),
+                likelihood=likelihood,
+                samples=samples,
+                batch_size=batch_size,
+                generator=generator,
+                through=through,
             )
             targets = targets.to(prediction.mean.device) if isinstance(targets, Tensor) else targets
             yield prediction, targets

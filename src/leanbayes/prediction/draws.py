@@ -16,6 +16,7 @@ from leanbayes._calls import batch_size as size_of
 from leanbayes.bayesian import Bayesian
 from leanbayes.posteriors import RandomWeight
 from leanbayes.prediction.prediction import Predictor, in_eval
+from leanbayes.prediction.through import Through
 from leanbayes.propagate import OnePass, Propagation, Sample
 from leanbayes.propagate.outputs import Outputs
 from leanbayes.propagate.shared import Diverged, SharedPrefix
@@ -53,6 +54,7 @@ class Draws:
         method: "auto", "loop" or "vmap"; see `predict`.
         generator: the source of all random numbers.
         output: picks the tensors from what the model returns.
+        through: calls the network of each draw, in parts or several times; see `predict`.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class Draws:
         method: str,
         generator: torch.Generator | None,
         output: Callable[[Any], Any],
+        through: Through | None = None,
     ) -> None:
-        self.model, self.inputs = model, inputs
+        self.model, self.inputs, self.through = model, inputs, through
         self.generator, self.output = generator, output
         self.weights: dict[str, RandomWeight] = model.weights() if isinstance(model, Bayesian) else {}
         self.by: Propagation = by or (model.predict_by if isinstance(model, Bayesian) else Sample())
         self.certain = not isinstance(model, Bayesian) or model.held
-        self.method = method if self.by.plain_draws else "loop"
+        self.method = method if self.by.plain_draws and through is None else "loop"
         self.ready: list[Any] = []  # outputs that are computed but not yet asked for
         self.noises: list[dict[str, Tensor]] = []  # noise that is drawn but not yet used
         self.chunk = 0 if self.method == "loop" else 1  # draws at a time; 0: vmap is out of the question
@@ -90,7 +93,7 @@ class Draws:
     def take(self, count: int) -> Iterator[Any]:
         """Yield ``count`` outputs."""
         if isinstance(self.model, Predictor):
-            yield from map(self.output, self.model.outputs(self.inputs, count, self.generator))
+            yield from map(self.output, self._of_predictor(self.model, count))
             return
         for done in range(count):
             if not self.ready:
@@ -99,14 +102,14 @@ class Draws:
 
     def _make(self, wanted: int) -> None:
         if self.certain:
-            self.ready = [self.output(call(self.model, self.inputs))] * wanted
+            self.ready = [self.output(self._called(self.model))] * wanted
         elif isinstance(self.by, OnePass):
             self._from_law(self.by)
         elif wanted > 1 and self.method == "vmap":
             self._vmapped(min(wanted, max(self.chunk, 32)))
         elif wanted > 1 and self.chunk > 1:
             self._vmapped(min(wanted, self.chunk))
-        elif wanted > 1 and not self.recorded:
+        elif wanted > 1 and not self.recorded and self.through is None:
             self._record(wanted)
         else:
             self._one()
@@ -183,9 +186,25 @@ class Draws:
 
     def _pass(self, tensors: dict[str, Tensor]) -> Any:
         assert isinstance(self.model, Bayesian)
-        network, inputs = self.model.model, self.by.prepare(self.inputs)
-        returned = call(lambda *args, **kwargs: call_with(network, tensors, args, kwargs), inputs)
-        return self.output(self.by.drawn(returned, self.generator))
+        module, by = self.model.model, self.by
+
+        def network(*args: Any, **kwargs: Any) -> Any:
+            returned = call_with(module, tensors, by.prepare(args), by.prepare(kwargs))
+            return by.drawn(returned, self.generator)
+
+        return self.output(self._called(network))
+
+    def _called(self, network: Callable[..., Any]) -> Any:
+        """What the network of one draw gives for the inputs."""
+        return call(network, self.inputs) if self.through is None else self.through(network, self.inputs)
+
+    def _of_predictor(self, predictor: Predictor, count: int) -> Iterator[Any]:
+        if self.through is None:
+            return predictor.outputs(self.inputs, count, self.generator)
+        source = self.generator
+        if source is None:
+            source = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
+        return (self._called(network) for network in predictor.networks(count, source))
 
     def _noise(self) -> dict[str, Tensor]:
         return {name: weight.noise(self.generator) for name, weight in self.weights.items()}

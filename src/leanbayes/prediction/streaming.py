@@ -17,6 +17,7 @@ from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.prediction.draws import Draws
 from leanbayes.prediction.one_pass import predict_in_one_pass
 from leanbayes.prediction.prediction import Prediction, Predictor, in_eval, joined
+from leanbayes.prediction.through import Through, whole_draws
 from leanbayes.propagate import OnePass, PropagationLike, as_propagation
 
 __all__ = ["predict"]
@@ -40,6 +41,7 @@ def predict(
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     output: Callable[[Any], Any] = prediction_tensor,
+    through: Through | None = None,
 ) -> Prediction:
     """Predict a batch: the mean of the predictions and their uncertainty.
 
@@ -71,6 +73,10 @@ def predict(
         batch_size: how many inputs are computed at a time; by default all.
         generator: the source of all random numbers.
         output: picks the tensor that is predicted from what the model returns.
+        through: a function ``through(network, x)`` that returns the outputs for a batch and may call the network as
+            often as it likes, for example window by window: ``lambda network, x: sliding_window_inference(x, roi, 4,
+            network)``. In each draw ``network`` is one and the same network, with the same weights in every call. This
+            needs draws of whole weights, so the model predicts by samples, whatever its ``predict_by``.
 
     Returns:
         The `Prediction`: mean, total, aleatoric and epistemic uncertainty.
@@ -93,6 +99,8 @@ def predict(
     chosen = None if by is None else as_propagation(by)
     if isinstance(model, Bayesian):
         chosen = chosen or model.predict_by
+    if through is not None:
+        chosen = whole_draws(through, chosen, given=by is not None)
     if method not in ("auto", "loop", "vmap"):
         raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
     size = size_of(x)
@@ -105,7 +113,7 @@ def predict(
             return predict_in_one_pass(
                 model, x, likelihood, chosen, points=points, keep_samples=keep_samples, step=step, output=output
             )
-        source = Draws(model, x, by=chosen, method=method, generator=generator, output=output)
+        source = Draws(model, x, by=chosen, method=method, generator=generator, output=output, through=through)
         return _Predicting(source, likelihood, rounds, keep_samples, step).run(size)
 
 
