@@ -8,12 +8,24 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from leanbayes.errors import InputError
 
-__all__ = ["batch_size", "call", "call_with", "map_pairs", "map_tensors", "prediction_tensor", "split_batch", "take"]
+__all__ = [
+    "batch_size",
+    "call",
+    "call_with",
+    "map_pairs",
+    "map_tensors",
+    "prediction_tensor",
+    "require_function",
+    "require_generator",
+    "split_batch",
+    "take",
+]
 
 Inputs = Any
 """A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments."""
@@ -74,18 +86,42 @@ def split_batch(batch: Any) -> tuple[Inputs, Any]:
     """Return the inputs and the targets of a batch, which must be a pair."""
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
-    raise InputError(f"a batch must be a pair (inputs, targets), got a {type(batch).__name__} of {_length(batch)}")
+    advice = "let the data set return a pair"
+    if isinstance(batch, Mapping):
+        advice = f"let collate_fn of the DataLoader pick inputs and targets from {list(batch)}"
+    raise InputError(
+        f"a batch must be a pair (inputs, targets), got a {type(batch).__name__} of {_length(batch)}; {advice}"
+    )
 
 
 def batch_size(inputs: Inputs) -> int:
     """Return the number of examples: the length of the first axis, which all tensors among the inputs must share."""
     lengths: list[int] = []
     map_tensors(lambda leaf: lengths.append(leaf.shape[0]) if leaf.dim() else None, inputs)
+    if not lengths:
+        raise InputError(
+            f"the inputs hold no tensor with a batch axis, got a {type(inputs).__name__}; give torch.as_tensor(inputs)"
+        )
     if len(set(lengths)) != 1:
         raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(set(lengths))}")
     if lengths[0] == 0:
         raise InputError("the batch is empty; give at least one example")
     return lengths[0]
+
+
+def require_generator(generator: Any) -> None:
+    """Raise if what should be the source of random numbers is none, such as a seed."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputError(
+            f"generator must be a torch.Generator, got {generator!r}; for a seed give "
+            "torch.Generator().manual_seed(seed), on the device of the model"
+        )
+
+
+def require_function(name: str, value: Any) -> None:
+    """Raise if an argument that is called is no function."""
+    if not callable(value):
+        raise InputError(f"{name} must be a function, got {value!r}")
 
 
 def take(inputs: Inputs, rows: Tensor | slice) -> Inputs:

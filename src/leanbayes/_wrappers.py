@@ -146,6 +146,8 @@ def gradients_averaged_by_hand() -> Iterator[None]:
 
 def _inside(module: nn.Module) -> nn.Module | None:
     """What a wrapper holds; None for a module that is no wrapper."""
+    if isinstance(module, torch.jit.ScriptModule):  # its children do not lie in an ordinary dictionary
+        return None
     if type(module).__name__ == "FullyShardedDataParallel":
         raise InputError(
             "the model is in FullyShardedDataParallel, whose processes hold pieces of the weights; a draw needs whole "

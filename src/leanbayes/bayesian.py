@@ -15,8 +15,8 @@ from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 from torch.nn.modules.conv import _ConvTransposeNd
 
-from leanbayes._calls import Inputs, call, call_with
-from leanbayes._wrappers import Pass
+from leanbayes._calls import Inputs, call, call_with, require_generator
+from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
 from leanbayes.posteriors import Family, Normal, RandomWeight
@@ -110,6 +110,8 @@ class Bayesian(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        _check_arguments(model, subspace, posterior, kl)
+        require_generator(generator)
         if any(isinstance(module, Bayesian) for module in model.modules()):
             raise InputError("the model, or a part of it, is Bayesian already; convert the plain model instead")
         self.model = model
@@ -410,6 +412,29 @@ class Bayesian(nn.Module):
             yield
         finally:
             self._held = before
+
+
+def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None:
+    """Raise if an argument is a name, a class or a function where a value is needed."""
+    inner = unwrap(model)
+    if inner is not model and not hasattr(model, "_orig_mod"):
+        raise InputError(
+            f"the model is inside a {type(model).__name__}; convert the module inside and wrap the result: "
+            f"{type(model).__name__}(Bayesian(model))"
+        )
+    if any(isinstance(module, torch.jit.ScriptModule) for module in inner.modules()):
+        raise InputError(
+            "the model, or a part of it, is traced or scripted by torch.jit, which fixes its weights in compiled code; "
+            "convert the module that it was made of"
+        )
+    kinds: tuple[tuple[str, Any, Any, str], ...] = (
+        ("subspace", subspace, Subspace, "leanbayes.top_k(scores, rate=0.01) or leanbayes.everything()"),
+        ("posterior", posterior, Family, "leanbayes.posteriors.Normal()"),
+        ("kl", kl, Callable, "leanbayes.Exact() or leanbayes.MonteCarlo(1000)"),
+    )
+    for name, value, kind, example in kinds:
+        if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
+            raise InputError(f"{name} must be a value such as {example}, got {value!r}")
 
 
 def refuse_random_parts(model: nn.Module) -> None:

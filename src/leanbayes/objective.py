@@ -7,11 +7,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import Inputs, batch_size, call, prediction_tensor
+from leanbayes._calls import Inputs, batch_size, call, prediction_tensor, require_function, require_generator
 from leanbayes._wrappers import computed_inside, refuse_bare, unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
+from leanbayes.likelihood.base import require_likelihood
 from leanbayes.propagate import PropagationLike, as_propagation
 
 __all__ = ["Anneal", "Constant", "Elbo", "Schedule", "Terms", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
@@ -170,8 +171,11 @@ def elbo(
     >>> bool(torch.isclose(parts.loss, parts.nll + parts.kl / 100))
     True
     """
-    if n_data < 1:
-        raise InputError(f"n_data must be at least 1, got {n_data}")
+    if not isinstance(n_data, int | float) or not n_data >= 1:
+        raise InputError(f"n_data must be a number of at least 1, got {n_data!r}")
+    require_likelihood(likelihood)
+    require_generator(generator)
+    require_function("output", output)
     terms = Terms.of(
         kl_weight, samples=samples, last_layer_samples=last_layer_samples, temperature=temperature, kl_per=kl_per
     )

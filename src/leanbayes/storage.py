@@ -6,6 +6,7 @@ these names up in the catalogues of this program.
 """
 
 import copy
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,8 +55,13 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, 
         path: the path of the file.
         about: notes that JSON can hold. The function `about` reads them back.
     """
+    try:
+        json.dumps(about)
+        notes = dict(about or {})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"about must be a mapping of what JSON can hold, got {about!r} ({error})") from error
     tensors: dict[str, Tensor] = {}
-    header = {"kind": "model", "format": FORMAT, "root": _take_apart(model, "", tensors), "about": dict(about or {})}
+    header = {"kind": "model", "format": FORMAT, "root": _take_apart(model, "", tensors), "about": notes}
     write_tensors(Path(path), tensors, header)
 
 

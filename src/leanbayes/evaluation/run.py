@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from leanbayes._calls import split_batch
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
+from leanbayes.likelihood.base import require_likelihood
 from leanbayes.metrics.calibration import Reliability
 from leanbayes.metrics.metric import Accumulator, Findings, accumulators_for, metric_named
 from leanbayes.metrics.ranking import RiskCoverage
@@ -100,6 +101,7 @@ def evaluate(
     >>> evaluate(nn.Identity(), data, likelihood=Categorical()).metrics["accuracy"]
     1.0
     """
+    require_likelihood(likelihood)
 
     def predictions(source: Iterable[Any], name: str | None) -> Iterator[tuple[Prediction, Any]]:
         for batch in source:

@@ -20,9 +20,18 @@ from torch import Tensor, nn
 from leanbayes._calls import map_tensors
 from leanbayes._catalogue import Catalogue
 from leanbayes._ops.safe_sqrt import draw_normal
-from leanbayes.errors import InputError
+from leanbayes.errors import InputError, ShapeMismatch
 
-__all__ = ["LIKELIHOODS", "Likelihood", "Uncertainty", "draw_outputs", "usual_likelihood"]
+__all__ = [
+    "LIKELIHOODS",
+    "Likelihood",
+    "Uncertainty",
+    "draw_outputs",
+    "inside",
+    "require_likelihood",
+    "require_tensor",
+    "usual_likelihood",
+]
 
 _MOST_COLUMNS = 21_201  # torch has Sobol points of at most so many columns
 
@@ -187,6 +196,55 @@ class Likelihood(nn.Module, ABC):
     def forward(self, output: Any, target: Tensor) -> Tensor:
         """Return −log p(target | output) in nats as the mean over examples: a loss like any other in torch."""
         return self.nll(output, target) / len(target)
+
+
+def require_likelihood(value: Any) -> Likelihood:
+    """Return the likelihood itself, or raise an error that says what to write instead of a loss or a class."""
+    if isinstance(value, Likelihood):
+        return value
+    names = ", ".join(f"{name}()" for name in LIKELIHOODS)
+    if isinstance(value, type) and issubclass(value, Likelihood):
+        raise InputError(f"the likelihood is the class {value.__name__}; give an instance: {value.__name__}()")
+    kind = getattr(value, "__name__", None) or type(value).__name__
+    raise InputError(
+        f"{kind!r} is no leanbayes.Likelihood, which says what the outputs mean; choose one of {names}. Categorical() "
+        "takes the place of cross_entropy, Bernoulli() that of binary_cross_entropy_with_logits, and Gaussian() that "
+        "of mse_loss"
+    )
+
+
+def require_tensor(target: Any) -> None:
+    """Raise if the targets are no tensor."""
+    if not isinstance(target, Tensor):
+        raise ShapeMismatch(
+            f"the targets must be a tensor, got a {type(target).__name__}; give torch.as_tensor(targets)"
+        )
+
+
+def inside(allowed: Tensor, loss: Callable[[Tensor], Tensor], target: Tensor, complaint: Callable[[], str]) -> Tensor:
+    """Return ``loss(target)`` if all targets are allowed.
+
+    On the CPU another target raises an error at once. To look at a target on a GPU would make every step wait for it,
+    so there the loss becomes NaN, which whoever reads the loss reports; the same holds in transforms such as `vmap`.
+
+    Args:
+        allowed: which targets are allowed, as booleans.
+        loss: the loss as a function of the targets, which are 0 where they are not allowed.
+        target: the targets.
+        complaint: the words of the error.
+    """
+    if _readable(allowed):
+        if not bool(allowed.all()):
+            raise InputError(complaint())
+        return loss(target)
+    total = loss(target.where(allowed, torch.zeros_like(target)))
+    return torch.where(allowed.all(), total, torch.full_like(total, torch.nan))
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether reading a value costs nothing: not on a GPU, not in a transform and not while a graph is traced."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.device.type == "cpu" and type(tensor) is Tensor and not wrapped and not torch.compiler.is_compiling()
 
 
 def _name_of(value: object) -> str | None:

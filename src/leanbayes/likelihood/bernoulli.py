@@ -1,6 +1,7 @@
 """The likelihood of independent labels, each of which is a yes or a no."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, shape_of, wide
+from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, wide
 
 __all__ = ["Bernoulli"]
 
@@ -33,6 +34,8 @@ class Bernoulli(Likelihood):
     def __init__(self, positive_weights: Tensor | None = None, polynomial: bool = False) -> None:
         super().__init__()
         self.polynomial = polynomial
+        if positive_weights is not None and not isinstance(positive_weights, Tensor):
+            raise InputError(f"positive_weights must be a tensor, got {positive_weights!r}; give torch.tensor(...)")
         if positive_weights is not None and not (
             torch.isfinite(positive_weights).all() and (positive_weights >= 0).all()
         ):
@@ -41,6 +44,7 @@ class Bernoulli(Likelihood):
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Return the binary cross-entropy, summed over examples and labels."""
+        require_tensor(target)
         if not isinstance(output, Tensor) or output.shape != target.shape:
             raise ShapeMismatch(
                 f"Bernoulli needs logits and targets of one shape, got {shape_of(output)} and {tuple(target.shape)}; "
@@ -48,7 +52,11 @@ class Bernoulli(Likelihood):
             )
         logits = wide(output)
         weight = None if self.positive_weights is None else self.positive_weights.to(logits.dtype)
-        return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype), pos_weight=weight, reduction="sum")
+
+        def loss(label: Tensor) -> Tensor:
+            return F.binary_cross_entropy_with_logits(logits, label, pos_weight=weight, reduction="sum")
+
+        return _between_0_and_1(target.to(logits.dtype), loss)
 
     def expected_nll(
         self, mean: Any, variance: Any, target: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
@@ -65,7 +73,9 @@ class Bernoulli(Likelihood):
                 f"{shape_of(mean)} and {tuple(target.shape)}"
             )
         m, v = wide(mean), wide(variance)
-        return (math.log(2) + (0.5 - target.to(m.dtype)) * m + (m.square() + v) / 8).sum()
+        return _between_0_and_1(
+            target.to(m.dtype), lambda label: (math.log(2) + (0.5 - label) * m + (m.square() + v) / 8).sum()
+        )
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return the probability of yes and the entropy of this draw."""
@@ -109,6 +119,18 @@ class Bernoulli(Likelihood):
         if self.positive_weights is None:
             return y, torch.ones_like(y)
         return y, 1 + (self.positive_weights.to(like.dtype) - 1) * y
+
+
+def _between_0_and_1(target: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the loss of targets that are probabilities; NaN goes on into the loss, which then says so."""
+    allowed = ~((target < 0) | (target > 1))
+
+    def complaint() -> str:
+        low, high = target.min().item(), target.max().item()
+        advice = "this looks like a mask of 0 and 255: give mask / 255" if high == 255 else "correct the targets"
+        return f"Bernoulli needs targets between 0 and 1, and they lie between {low:g} and {high:g}; {advice}"
+
+    return inside(allowed, loss, target, complaint)
 
 
 def _binary_entropy(p: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, shape_of, wide
+from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, wide
 
 __all__ = ["Categorical"]
 
@@ -30,6 +30,8 @@ class Categorical(Likelihood):
 
     def __init__(self, class_weights: Tensor | None = None, ignore_index: int = -100) -> None:
         super().__init__()
+        if class_weights is not None and not isinstance(class_weights, Tensor):
+            raise InputError(f"class_weights must be a tensor, got {class_weights!r}; give torch.tensor(...)")
         if class_weights is not None and not (torch.isfinite(class_weights).all() and (class_weights >= 0).all()):
             raise InputError(f"class weights must be finite and not negative, got {class_weights}")
         self.register_buffer("class_weights", class_weights)
@@ -43,12 +45,19 @@ class Categorical(Likelihood):
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Return the cross-entropy, summed over examples and pixels."""
         self._check(output, target)
-        logits = wide(output)
+        logits, label, classes = wide(output), target.long(), output.shape[1]
         weight = None if self.class_weights is None else self.class_weights.to(logits.dtype)
-        return F.cross_entropy(logits, target, weight=weight, ignore_index=self.ignore_index, reduction="sum")
+
+        def loss(label: Tensor) -> Tensor:
+            return F.cross_entropy(logits, label, weight=weight, ignore_index=self.ignore_index, reduction="sum")
+
+        allowed = ((label >= 0) & (label < classes)) | ~self.counted(label)
+        return inside(allowed, loss, label, lambda: self._complaint(label, classes))
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return the C probabilities and the entropy of this draw."""
+        if not isinstance(output, Tensor) or output.dim() < 2:
+            raise ShapeMismatch(f"Categorical needs logits of shape (N, classes, ...), got {shape_of(output)}")
         log_p = F.log_softmax(wide(output), dim=1)
         p = log_p.exp()
         return torch.cat([p, -(p * log_p).sum(1, keepdim=True)], dim=1)
@@ -110,10 +119,28 @@ class Categorical(Likelihood):
         """Return "classification"; class weights are not supported."""
         return ("classification", 1.0) if self.class_weights is None else None
 
+    def _complaint(self, label: Tensor, classes: int) -> str:
+        counted = label[self.counted(label)]
+        low, high = int(counted.min()), int(counted.max())
+        if {0, 255} == set(counted.unique().tolist()[:3]):
+            advice = "this looks like a mask of 0 and 255: give mask // 255"
+        elif low == 1 and high == classes:
+            advice = "subtract 1 from the targets, because classes count from 0"
+        else:
+            advice = (
+                "correct the targets, give the network an output for each class, or name the value that does not "
+                "count: Categorical(ignore_index=...)"
+            )
+        return (
+            f"the network has {classes} outputs, so targets must lie between 0 and {classes - 1} (or be the ignored "
+            f"{self.ignore_index}), and they lie between {low} and {high}; {advice}"
+        )
+
     def _check(self, output: Any, target: Tensor) -> None:
         if not isinstance(output, Tensor) or output.dim() < 2:
             raise ShapeMismatch(f"Categorical needs logits of shape (N, classes, ...), got {shape_of(output)}")
-        if target.is_floating_point():
+        require_tensor(target)
+        if target.is_floating_point() or target.is_complex():
             raise ShapeMismatch(f"Categorical needs class indices as integers, got targets of {target.dtype}")
         if target.shape != (output.shape[0], *output.shape[2:]):
             raise ShapeMismatch(

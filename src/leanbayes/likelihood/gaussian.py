@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, shape_of, wide
+from leanbayes.likelihood.base import Likelihood, Uncertainty, require_tensor, shape_of, wide
 
 __all__ = ["Gaussian"]
 
@@ -61,6 +61,7 @@ class Gaussian(Likelihood):
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Return ½ log 2πs² + (y − m)²/2s², summed over examples and outputs."""
+        require_tensor(target)
         mean, log_variance = self._split(output)
         if mean.shape != target.shape:
             raise ShapeMismatch(f"Gaussian got means of shape {tuple(mean.shape)} and targets of {tuple(target.shape)}")

@@ -8,12 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import Inputs, prediction_tensor, take
+from leanbayes._calls import Inputs, prediction_tensor, require_function, require_generator, take
 from leanbayes._calls import batch_size as size_of
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
+from leanbayes.likelihood.base import require_likelihood
 from leanbayes.prediction.draws import Draws
 from leanbayes.prediction.one_pass import predict_in_one_pass
 from leanbayes.prediction.prediction import Prediction, Predictor, in_eval, joined
@@ -85,8 +86,10 @@ def predict(
     >>> p.mean.shape, p.total.shape, bool((p.total >= p.epistemic).all())
     (torch.Size([5, 3]), torch.Size([5]), True)
     """
-    likelihood = likelihood or Categorical()
+    likelihood = Categorical() if likelihood is None else require_likelihood(likelihood)
     model = unwrap(model)
+    require_generator(generator)
+    require_function("output", output)
     if not isinstance(model, Predictor):
         refuse_random_parts(model)
     if isinstance(model, Predictor) and model.members is not None:

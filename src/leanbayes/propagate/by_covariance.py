@@ -13,7 +13,14 @@ from leanbayes.errors import InputError
 from leanbayes.propagate.covariance import CovarianceTensor, Setting, draw_covariance, full
 from leanbayes.propagate.noisy_inputs import with_variance
 from leanbayes.propagate.outputs import CorrelatedOutputs
-from leanbayes.propagate.propagation import OnePass, PropagationLike, RandomNetwork, Weights, as_propagation
+from leanbayes.propagate.propagation import (
+    OnePass,
+    PropagationLike,
+    RandomNetwork,
+    Weights,
+    as_propagation,
+    require_random,
+)
 
 __all__ = ["Covariance", "covariance"]
 
@@ -104,7 +111,7 @@ def covariance(
     >>> mean.shape, spread.shape, bool((spread.diagonal(dim1=1, dim2=2) > 0).all())
     (torch.Size([5, 2]), torch.Size([5, 2, 2]), True)
     """
-    bnn = unwrap(bnn)
+    bnn = require_random(unwrap(bnn), "covariance")
     candidates = [bnn.predict_by, bnn.propagate, Covariance()] if by is None else [as_propagation(by)]
     chosen = next((value for value in candidates if isinstance(value, Covariance)), None)
     if chosen is None:

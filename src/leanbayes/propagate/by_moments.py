@@ -13,7 +13,14 @@ from leanbayes.errors import InputError
 from leanbayes.propagate.moments import MomentTensor, Setting, draw_moments
 from leanbayes.propagate.noisy_inputs import with_variance
 from leanbayes.propagate.outputs import IndependentOutputs
-from leanbayes.propagate.propagation import OnePass, PropagationLike, RandomNetwork, Weights, as_propagation
+from leanbayes.propagate.propagation import (
+    OnePass,
+    PropagationLike,
+    RandomNetwork,
+    Weights,
+    as_propagation,
+    require_random,
+)
 
 __all__ = ["Moments", "moments"]
 
@@ -128,7 +135,7 @@ def moments(
     >>> bool((mean == bnn.model(torch.ones(4, 3))).all()), tuple(variance.shape)
     (True, (4, 2))
     """
-    bnn = unwrap(bnn)
+    bnn = require_random(unwrap(bnn), "moments")
     candidates = [bnn.predict_by, bnn.propagate, Moments()] if by is None else [as_propagation(by)]
     chosen = next((value for value in candidates if isinstance(value, Moments)), None)
     if chosen is None:

@@ -205,6 +205,16 @@ class OnePass(Propagation):
         return law.expected_nll(likelihood, y, samples=samples, generator=generator)
 
 
+def require_random(model: Any, function: str) -> Any:
+    """Return the model if it is a `leanbayes.Bayesian`, else raise an error in the name of ``function``."""
+    if not isinstance(model, nn.Module) or not hasattr(model, "predict_by"):
+        raise InputError(
+            f"{function} needs random weights, and a {type(model).__name__} has none; convert it: "
+            "leanbayes.Bayesian(model)"
+        )
+    return model
+
+
 def _name_of(member: object) -> str | None:
     """The name of a kind of propagation; None for anything else, such as the abstract classes."""
     if isinstance(member, type) and issubclass(member, Propagation):

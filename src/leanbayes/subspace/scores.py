@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from leanbayes._calls import batch_size, call, call_with, map_tensors, prediction_tensor, split_batch, take
+from leanbayes._calls import (
+    batch_size,
+    call,
+    call_with,
+    map_tensors,
+    prediction_tensor,
+    require_function,
+    split_batch,
+    take,
+)
 from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.subspace.slots import slots_of
@@ -227,3 +236,5 @@ def _check(
             raise InputError(f"{name} must be at least 1, got {value}")
     if of == "loss" and loss is None:
         raise InputError('give the loss, such as torch.nn.functional.cross_entropy, or ask for of="output"')
+    if loss is not None:
+        require_function("loss", loss)

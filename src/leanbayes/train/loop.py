@@ -10,11 +10,12 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from leanbayes._calls import prediction_tensor
+from leanbayes._calls import prediction_tensor, require_function
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
+from leanbayes.likelihood.base import require_likelihood
 from leanbayes.objective import Schedule, Terms, constant
 from leanbayes.optim import OPTIMIZERS, OptimizerBuilder, Problem
 from leanbayes.subspace import Rewire
@@ -109,6 +110,10 @@ def fit(
     if owns_scales:
         _check_owned(terms)
     model = unwrap(model)
+    require_likelihood(likelihood)
+    require_function("output", output)
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise InputError(f"callbacks must be a list of functions, got {callbacks!r}")
     with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as runner:
         batches = number_of_batches(train)
         count = number_of_examples(train) if n_data is None else n_data
