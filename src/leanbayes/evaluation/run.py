@@ -71,6 +71,7 @@ def evaluate(
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     through: Through | None = None,
+    in_units: Callable[[Prediction, Any], tuple[Prediction, Any]] | None = None,
     on_prediction: Callable[[PredictedBatch], None] | None = None,
 ) -> Evaluation:
     """Predict every batch and measure the predictions. The memory does not grow with the number of batches.
@@ -90,6 +91,8 @@ def evaluate(
         batch_size: predicts each batch in parts of this size.
         generator: the source of randomness for the draws.
         through: calls the network of each draw, for example window by window; see `leanbayes.predict`.
+        in_units: takes each prediction with its targets, and returns both as they are to be scored. Models are often
+            trained on standardised numbers, and their errors should be in the unit of the target.
         on_prediction: is called with each batch and its prediction, those of the shifted sets too. Use it to draw
             figures from the predictions that are scored, or to show progress.
 
@@ -115,6 +118,8 @@ def evaluate(
                 through=through,
             )
             targets = targets.to(prediction.mean.device) if isinstance(targets, Tensor) else targets
+            if in_units is not None:
+                prediction, targets = in_units(prediction, targets)
             yield prediction, targets
             if on_prediction is not None:
                 on_prediction(PredictedBatch(name, inputs, targets, prediction))

@@ -1,13 +1,20 @@
 """A predictor is judged by one pass of predictions, and its cost is that of the training it had."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import leanbayes as lb
 from leanbayes.evaluation import run as evaluation_run
 from leanbayes.evaluation.cost import training_flops
 from leanbayes.lab.compare import judge
-from leanbayes.lab.recipes import Run, parse, prepare
+from leanbayes.lab.data import Preparation, read
+from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from tests import tasks
 from tests.lab.compare.cases import BUDGET
 
@@ -53,3 +60,56 @@ def test_a_training_step_is_counted_as_it_was_made_and_not_as_predictions_are() 
     by_flipout = training_flops(bnn, x, y, trained.likelihood)
     bnn.propagate = "sample"
     assert counted == by_flipout > training_flops(bnn, x, y, trained.likelihood)
+
+
+def test_scores_of_a_regression_are_in_the_unit_of_the_target(tmp_path: Path) -> None:
+    """They were those of standardised targets, although the page says "in the target's unit"."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 2))
+    y = 1000 + 50 * (0.9 * x[:, 0] + np.sqrt(1 - 0.9**2) * generator.normal(size=200))
+    table = tmp_path / "table.csv"
+    table.write_text(
+        "a,b,y\n" + "\n".join(f"{a!r},{b!r},{c!r}" for (a, b), c in zip(x.tolist(), y.tolist(), strict=True)) + "\n"
+    )
+    source = read(table, target="y", kind="regression")
+    run = Run(Budget(epochs=3, batch_size=40))
+    recipe = parse("vi")
+    trained = prepare(recipe, source.task(), run)
+    found = judge(recipe, trained, source.task(), run, samples=4, figures=True)
+
+    plan = source.preparation
+    assert plan.target_mean[0] == pytest.approx(1000, abs=20)
+    assert plan.target_std[0] == pytest.approx(50, rel=0.2)
+    batches = [torch.stack([source.test[i][0] for i in rows]) for rows in torch.arange(len(source.test)).split(40)]
+    draws = torch.Generator().manual_seed(run.seed)
+    options: dict[str, Any] = {"likelihood": trained.likelihood, "samples": 4, "generator": draws}
+    predictions = [lb.predict(trained.predictor, batch, **options) for batch in batches]
+    mean = np.concatenate([p.mean.double().numpy() for p in predictions])[:, 0]
+    mean = mean * plan.target_std[0] + plan.target_mean[0]
+    deviation = np.sqrt(np.concatenate([p.total.double().numpy() for p in predictions])[:, 0]) * plan.target_std[0]
+    standardised = np.array([float(source.test[i][1]) for i in range(len(source.test))])
+    near = standardised * plan.target_std[0] + plan.target_mean[0]
+    truth = y[np.abs(near[:, None] - y).argmin(1)]  # as the file has it
+    np.testing.assert_allclose(truth, near, atol=1e-3)
+    z = (truth - mean) / deviation
+    normal = stats.norm
+    # Gneiting and Raftery 2007
+    crps = deviation * (z * (2 * normal.cdf(z) - 1) + 2 * normal.pdf(z) - 1 / np.sqrt(np.pi))
+    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((truth - mean) ** 2)), rel=1e-5)
+    assert found.metrics["nll"] == pytest.approx(-normal.logpdf(truth, mean, deviation).mean(), rel=1e-5)
+    assert found.metrics["crps"] == pytest.approx(crps.mean(), rel=1e-5)
+    assert found.metrics["coverage@0.9"] == pytest.approx(np.mean(np.abs(z) <= normal.ppf(0.95)))
+    assert found.metrics["rmse"] > 10
+    for name, values in (("predicted", mean), ("deviation", deviation), ("truth", truth)):
+        np.testing.assert_allclose(np.sort(found.arrays[name].numpy()), np.sort(values), rtol=1e-5)
+
+
+def test_a_large_target_that_varies_little_keeps_its_digits() -> None:
+    """In float32, 10⁸ ± 1 would be rounded to multiples of 8."""
+    plan = Preparation("regression", (0.0,), (1.0,), features=("a",), target_mean=(1e8,), target_std=(1.0,))
+    task = replace(tasks.regression(), preparation=plan)
+    zero = torch.zeros(3, 1)
+    prediction = lb.Prediction(zero + 0.5, zero + 1, zero + 1, zero, torch.zeros(3), torch.ones(3))
+    scored, targets = task.scored(prediction, zero)
+    assert (scored.mean - targets).tolist() == [[0.5]] * 3
+    assert task.scored(prediction, torch.zeros(7))[1].tolist() == [0.0] * 7  # targets that are not scored

@@ -1,5 +1,6 @@
 """The file of a study: what is not ours is refused and left as it was."""
 
+import errno
 import shutil
 import sqlite3
 import sys
@@ -40,6 +41,32 @@ def test_files_that_are_no_study(tmp_path: Path) -> None:
     database.close()
     with pytest.raises(lb.errors.FileError, match="version of Optuna"):
         tuned(tmp_path / "new.db", 2)
+
+
+def test_a_study_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was killed while Optuna made its tables left a file that was refused ever after."""
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        with pytest.raises(lb.errors.FileError, match="no space left"):
+            tuned(tmp_path / "t.db", 1)
+    assert [path.name for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
+    for name in (".t.db.1234.part", ".t.db.1234.part-journal"):
+        (tmp_path / name).write_text("what a killed process leaves")
+    assert len(tuned(tmp_path / "t.db", 1)["trials"]) == 1
+    assert not list(tmp_path.glob("*part*"))
+
+
+def test_a_trial_that_the_disk_stopped_is_done_again(tmp_path: Path) -> None:
+    """It was stored as failed, and the study ended with one trial less."""
+    method = f"bowl:log={tmp_path / 'missing' / 'log'}"
+    with pytest.raises(OSError, match="missing"):
+        tuned(tmp_path / "t.db", 2, method)
+    (tmp_path / "missing").mkdir()
+    assert [row["state"] for row in tuned(tmp_path / "t.db", 2, method)["trials"]] == ["killed", "done", "done"]
 
 
 def test_a_study_of_someone_else(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def judge(
         samples=samples,
         shifted=shifted,
         generator=torch.Generator().manual_seed(run.seed),
+        in_units=task.scored,
         on_prediction=on_prediction,
     )
     seconds = time.perf_counter() - begin - collecting

@@ -1,7 +1,7 @@
 """A task: the data that every method is trained and judged on, with a model and a likelihood for them."""
 
 from collections.abc import Callable, Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -57,6 +57,20 @@ class Task:
     def targets_in_units(self, targets: Tensor) -> Tensor:
         """Return targets of the task's sets in their unit, such as metres; classes come back unchanged."""
         return targets if self.preparation is None else self.preparation.targets_in_units(targets)
+
+    def scored(self, prediction: Prediction, targets: Any) -> tuple[Prediction, Any]:
+        """Return a prediction and its targets as they are scored: those of a regression in the target's unit.
+
+        The numbers are in float64, because a target may be large and vary little. Targets that do not belong to the
+        predictions, as those of shifted sets, come back unchanged.
+        """
+        if self.preparation is None or not self.preparation.target_mean:
+            return prediction, targets
+        names = ("mean", "total", "aleatoric", "epistemic")
+        wide = replace(prediction, **{name: getattr(prediction, name).double() for name in names})
+        if isinstance(targets, Tensor) and targets.shape == wide.mean.shape:
+            targets = self.targets_in_units(targets.double())
+        return self.in_units(wide), targets
 
 
 def length(data: Dataset[Any]) -> int:

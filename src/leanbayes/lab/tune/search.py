@@ -108,7 +108,9 @@ def tune(
                 trained = prepare(parse(space.method(space.values(trial.params))), task, run)
                 metrics = _scores(trained, task, run, search.samples)
                 value = _value(search.metric, metrics)
-            except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
+            except OSError:
+                raise  # a full disk says nothing about the options; the next run does this trial again
+            except (LeanBayesError, RuntimeError, ValueError, ImportError) as error:
                 shared.failed(trial, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
             else:
                 shared.done(trial, value, metrics=metrics, seconds=trained.seconds)
@@ -160,6 +162,7 @@ def _scores(trained: Trained, task: Task, run: Run, samples: int) -> dict[str, f
         likelihood=trained.likelihood,
         samples=samples,
         generator=torch.Generator().manual_seed(run.seed),
+        in_units=task.scored,
     ).metrics
 
 

@@ -7,6 +7,7 @@ is fixed, because the CMA-ES sampler would store a pickle and read it.
 
 import glob
 import json
+import os
 import random
 import secrets
 import sqlite3
@@ -138,10 +139,9 @@ def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) 
         with study.alone():
             own_lock.acquire()
             _check(file)
-            try:  # the URL only names the dialect, because a path may hold signs that have a meaning in a URL
-                storage = optuna.storages.RDBStorage(
-                    "sqlite:///study", engine_kwargs={"creator": partial(_connect, file)}
-                )
+            _create(file, optuna)
+            try:
+                storage = _storage(file, optuna)
             except RuntimeError as error:
                 raise FileError(
                     f"{file} was written by another version of Optuna: {_first_line(error)}; give another storage"
@@ -153,11 +153,40 @@ def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) 
         yield study
     finally:
         if storage is not None:
-            storage.remove_session()
-            storage.engine.dispose()
+            _close(storage)
         own_lock.release()
         Path(own_lock.lock_file).unlink(missing_ok=True)
         optuna.logging.set_verbosity(verbosity)
+
+
+def _create(file: Path, optuna: Any) -> None:
+    """Make the file with the tables of Optuna, whole or not at all; call it inside `Study.alone`.
+
+    Optuna makes one table after the other. A process that is killed in between would leave a file with some of them,
+    which nobody could use.
+    """
+    for remains in file.parent.glob(f".{glob.escape(file.name)}.*.part*"):  # of processes that were killed here
+        remains.unlink(missing_ok=True)
+    if file.exists() and file.stat().st_size:
+        return
+    new = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
+    try:
+        _close(_storage(new, optuna))
+        with new.open("rb+") as written:
+            os.fsync(written.fileno())
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _storage(file: Path, optuna: Any) -> Any:
+    # The URL only names the dialect, because a path may hold signs that have a meaning in a URL.
+    return optuna.storages.RDBStorage("sqlite:///study", engine_kwargs={"creator": partial(_connect, file)})
+
+
+def _close(storage: Any) -> None:
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 def _connect(file: Path) -> sqlite3.Connection:
