@@ -75,6 +75,20 @@ class Likelihood(nn.Module, ABC):
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Return −log p(target | output) in nats, summed over the batch."""
 
+    def weighed(self, class_weights: Tensor) -> "Likelihood":
+        """Return the same likelihood with these factors on the classes; one without classes raises `InputError`."""
+        raise InputError(
+            f"class weights {class_weights.tolist()} need classes or labels, and {type(self).__name__} has none; leave "
+            "class_weights out"
+        )
+
+    def balanced_weights(self, targets: Tensor, classes: int) -> Tensor:  # noqa: ARG002
+        """Return the class weights with which every class counts alike over these targets."""
+        raise InputError(
+            f"balanced class weights need classes or labels, and {type(self).__name__} has none; leave class_weights "
+            "out"
+        )
+
     @abstractmethod
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:
         """Return what is averaged over draws, with the inputs along axis 0 and the features along axis 1."""

@@ -58,6 +58,19 @@ class Bernoulli(Likelihood):
 
         return _between_0_and_1(target.to(logits.dtype), loss)
 
+    def weighed(self, class_weights: Tensor) -> "Bernoulli":
+        """Return the same likelihood with these factors on the positive terms of the labels."""
+        return Bernoulli(class_weights, self.polynomial)
+
+    def balanced_weights(self, targets: Tensor, classes: int) -> Tensor:  # noqa: ARG002
+        """Return, for each label, how many negatives there are for one positive.
+
+        >>> Bernoulli().balanced_weights(torch.tensor([[1, 0], [0, 0], [0, 1], [0, 1]]), 2)
+        tensor([3., 1.])
+        """
+        positive = targets.double().sum(0)
+        return ((len(targets) - positive) / positive.clamp_min(1)).float()
+
     def expected_nll(
         self, mean: Any, variance: Any, target: Tensor, *, samples: int = 1, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -54,6 +54,19 @@ class Categorical(Likelihood):
         allowed = ((label >= 0) & (label < classes)) | ~self.counted(label)
         return inside(allowed, loss, label, lambda: self._complaint(label, classes))
 
+    def weighed(self, class_weights: Tensor) -> "Categorical":
+        """Return the same likelihood with these factors on the classes."""
+        return Categorical(class_weights, self.ignore_index)
+
+    def balanced_weights(self, targets: Tensor, classes: int) -> Tensor:
+        """Return n / (C n_c) for each of C classes, of which class c occurs n_c times among n targets.
+
+        >>> Categorical().balanced_weights(torch.tensor([0, 0, 0, 1]), 2)
+        tensor([0.6667, 2.0000])
+        """
+        counts = torch.bincount(targets[self.counted(targets)].long().flatten(), minlength=classes)
+        return counts.sum() / (classes * counts.clamp_min(1))
+
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return the C probabilities and the entropy of this draw."""
         if not isinstance(output, Tensor) or output.dim() < 2:

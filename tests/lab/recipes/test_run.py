@@ -1,11 +1,15 @@
 """A run: what it shares, what it spends, where it continues, and what it reports."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from leanbayes.lab.recipes import Run, parse, prepare
+from leanbayes.errors import InputError
+from leanbayes.lab.recipes import Budget, Run, parse, prepare
+from leanbayes.lab.recipes import run as run_module
 from tests import tasks
 from tests.lab.recipes.cases import BUDGET
 
@@ -72,3 +76,43 @@ def test_the_same_seed_trains_the_same_net_and_another_another() -> None:
     nets = [prepare(parse("partial"), task, Run(BUDGET, seed)).predictor.state_dict() for seed in (1, 1, 2)]
     assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])
     assert not torch.equal(nets[0]["model.0.weight"], nets[2]["model.0.weight"])
+
+
+def test_class_weights_count_in_training_and_not_in_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, no recipe could weigh rare classes, as Abboud et al. 2024 do."""
+    x, y = tasks.blobs(120, 0)
+    keep = (y != 2) | (torch.arange(120) < 60)
+    task = replace(tasks.classes(), train=TensorDataset(x[keep], y[keep]))
+    balanced = torch.tensor([100 / (3 * 40), 100 / (3 * 40), 100 / (3 * 20)])
+    for weights, expected in (("balanced", balanced), ("1 2 0.5", torch.tensor([1, 2, 0.5]))):
+        for spec in ("deterministic", "vi:pretrain=0", "vdp:likelihood=moment,pretrain=0", "ensemble:members=2"):
+            seen: list[torch.Tensor] = []
+            plain_fit = run_module.fit
+
+            def fit(model, batches, *, likelihood, **options):
+                inner = getattr(likelihood, "of", likelihood)
+                seen.append(inner.class_weights)  # noqa: B023
+                return plain_fit(model, batches, likelihood=likelihood, **options)  # noqa: B023
+
+            with monkeypatch.context() as patch:
+                patch.setattr(run_module, "fit", fit)
+                trained = prepare(parse(spec), task, Run(Budget(epochs=1, batch_size=60, class_weights=weights)))
+            assert seen
+            assert all(torch.allclose(found, expected.float()) for found in seen), spec
+            assert trained.likelihood.class_weights is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "task", "message"),
+    [
+        ("1 2", tasks.classes, "one number for each class"),
+        ("balanced", tasks.regression, "need classes or labels"),
+        ("1 2 3", tasks.regression, "need classes or labels"),
+    ],
+)
+def test_class_weights_that_do_not_fit_are_refused(weights: str, task, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prepare(parse("deterministic"), task(), Run(Budget(epochs=1, class_weights=weights)))
+    for bad in ("rare", "1 -2", "1 nan", ""):
+        with pytest.raises(InputError, match="class_weights must be balanced"):
+            Budget(class_weights=bad)

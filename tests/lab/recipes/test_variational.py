@@ -88,4 +88,69 @@ def test_the_kl_never_counts_more_than_an_example_a_weight(
     schedules = []
     monkeypatch.setattr(Run, "fit", lambda *_, **options: schedules.append(options.get("kl_weight")))
     prepare(parse(spec), task, Run(Budget(epochs=2, batch_size=30)))
-    assert (schedules[-1](0.0), schedules[-1](1.0)) == pytest.approx(weights)
+    terms = schedules[-1]
+    assert (terms.at(0.0).kl_weight, terms.at(1.0).kl_weight) == pytest.approx(weights)
+
+
+def fitted(spec: str, task: Task, monkeypatch: pytest.MonkeyPatch, budget: Budget = BUDGET) -> tuple[nn.Module, dict]:
+    """The network and the options that the last stage of a recipe hands to `fit`."""
+    calls: list[tuple[nn.Module, dict]] = []
+    monkeypatch.setattr(Run, "fit", lambda self, model, *_, **options: calls.append((model, options)))
+    prepare(parse(spec), task, Run(budget))
+    return calls[-1]
+
+
+def test_every_term_of_the_elbo_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, recipes knew only the weight of the KL divergence and the number of draws."""
+    spec = "vi:draws=2,last_layer_samples=3,temperature=0.5,kl_per=parameter,kl_end=0.3"
+    _, options = fitted(spec, tasks.classes(), monkeypatch)
+    assert options["kl_weight"].at(1.0) == lb.Terms(0.3, 2, 3, 0.5, "parameter")
+    _, options = fitted("vi:kl_per=parameter,kl_end=none", tasks.pictures(), monkeypatch)
+    assert options["kl_weight"].at(0.0).kl_weight == 1  # the mean over weights needs no n/k
+
+
+def test_scales_may_start_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+    """σ = softplus(ρ) with ρ ~ N(m, s²), the same for the same seed, whatever the global state is."""
+    for spec in ("vi", "vdp", "radial", "ssvi", "partial:rate=0.9"):
+        joint = "," if ":" in spec else ":"
+        found = []
+        for state in (1, 2):
+            torch.manual_seed(state)
+            bnn, _ = fitted(f"{spec}{joint}rho_mean=-5,rho_std=0.5", tasks.pictures(), monkeypatch)
+            found.append(torch.cat([parts.rho.detach().flatten() for _, parts in bnn.parts()]))
+        assert torch.equal(*found), spec
+        count = len(found[0])
+        assert abs(found[0].mean() + 5) < 4 * 0.5 / count**0.5, spec
+        assert found[0].std() == pytest.approx(0.5, abs=4 * 0.5 / (2 * count) ** 0.5), spec
+    assert parse("vi:rho_mean=-5").initial_scale() == lb.posteriors.GaussianRho(-5, 0.1)
+    assert parse("vi").initial_scale() == 0.01
+
+
+def test_the_settings_of_moments_reach_training_and_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = "order=taylor,rank=0,positions=independent,kernels=exact"
+    bnn, _ = fitted(f"vdp:{published},likelihood=moment", tasks.pictures(), monkeypatch)
+    moments = lb.propagate.Moments(0, "independent", "exact", "taylor")
+    assert bnn.propagate == bnn.predict_by == moments
+    bnn, _ = fitted("partial:predict=moments,order=taylor", tasks.classes(), monkeypatch)
+    assert bnn.predict_by == lb.propagate.Moments(order="taylor")
+    assert bnn.propagate == lb.propagate.Sample()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("partial:order=taylor", "neither propagate=None nor predict=None"),
+        ("vdp:order=exact", "order"),
+        ("vdp:rank=-1", "rank must not be negative"),
+        ("vi:temperature=-1", "temperature must be finite"),
+        ("vi:last_layer_samples=0", "last_layer_samples must be a whole number"),
+        ("vdp:last_layer_samples=3", "no layer is drawn"),
+        ("vi:kl_per=weight", "kl_per"),
+        ("vi:rho_std=-1", "std of at least 0"),
+        ("partial:score=gradient", "score"),
+        ("partial:probes=4", "belong to score=output"),
+    ],
+)
+def test_bad_options_are_refused_when_they_are_parsed(spec: str, message: str) -> None:
+    with pytest.raises(lb.errors.LeanBayesError, match=message):
+        parse(spec)

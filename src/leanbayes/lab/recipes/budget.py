@@ -1,5 +1,6 @@
 """The budget: what every method may spend on one network, so that a comparison is fair."""
 
+import math
 from dataclasses import dataclass
 
 from leanbayes.errors import InputError
@@ -22,10 +23,36 @@ class Budget:
     patience: int | None = option(
         None, "Stop a stage after this many epochs without a better negative log likelihood on the validation set."
     )
+    class_weights: str | None = option(
+        None,
+        "How much each class counts in training: balanced (every class counts alike, however rare it is), or one "
+        "number for each class, with spaces between them. Scores never use these "
+        "weights. By default all classes count 1.",
+    )
 
     def __post_init__(self) -> None:
+        self.weights_of_classes()
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.lr > 0:
             raise InputError(f"lr must be positive, got {self.lr}")
+
+    def weights_of_classes(self) -> list[float] | None:
+        """Return the numbers of ``class_weights``; None for no weights and for balanced ones.
+
+        >>> Budget(class_weights="1 2.5").weights_of_classes()
+        [1.0, 2.5]
+        """
+        if self.class_weights in (None, "balanced"):
+            return None
+        try:
+            weights = [float(number) for number in str(self.class_weights).replace(",", " ").split()]
+        except ValueError:
+            weights = []
+        if not weights or not all(0 <= weight < math.inf for weight in weights):
+            raise InputError(
+                "class_weights must be balanced, or one number of at least 0 for each class with spaces between them, "
+                f"got {self.class_weights!r}"
+            )
+        return weights

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import nn
 
+from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Run, option
 from leanbayes.lab.recipes.relative import RelativeCost
@@ -24,10 +26,37 @@ class Partial(Variational):
         "global",
         "Where weights compete: in the whole network (global), or within each layer, at the same rate (layer).",
     )
+    score: Literal["absolute", "squared", "output"] = option(
+        "absolute",
+        "What makes a weight sensitive: the absolute gradient of the loss (absolute, as in sensitivity-guided "
+        "subnetworks), its square (squared, as in Abboud et al. 2024), or the squared derivative of the outputs for "
+        "each example alone (output, as in eq. 6 of sensitivity-guided subnetworks), which takes a backward pass "
+        "for each output of each example.",
+    )
+    probes: int | None = option(
+        None,
+        "How many random combinations of the outputs score=output takes in place of all outputs; needed if there are "
+        "many, as in segmentation.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.probes is not None and (self.score != "output" or self.probes < 1):
+            raise InputError(
+                f"probes={self.probes} with score={self.score}: probes are a number of at least 1 and belong to "
+                "score=output"
+            )
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
-        """Choose the weights with the largest absolute gradient of the loss over the training set."""
-        scores = sensitivity(model, run.tracked(task.train, "sensitivity"), task.likelihood)
+        """Choose the weights with the highest score over the training set."""
+        batches = run.tracked(task.train, "sensitivity")
+        if self.score == "output":
+            source = torch.Generator(next(model.parameters()).device).manual_seed(run.seed)
+            scores = sensitivity(
+                model, batches, of="output", power=2, per="example", probes=self.probes, generator=source
+            )
+        else:
+            scores = sensitivity(model, batches, task.likelihood, power=1 if self.score == "absolute" else 2)
         return top_k(scores, rate=self.rate, scope=self.scope)
 
     def relative_cost(self) -> RelativeCost:

@@ -40,7 +40,7 @@ class RadialRecipe(Variational):
 
     def posterior(self) -> Family:
         """Return the radial family."""
-        return Radial(self.init_scale)
+        return Radial(self.initial_scale())
 
     def estimator(self) -> Estimator:
         """Return the estimator that draws the statistics of all draws from their joint law; see `Radial`."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from leanbayes._calls import split_batch
 from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.budget import Budget
@@ -62,6 +63,23 @@ class Run:
         if self.watch is not None:
             self.watch(stage, done, total)
 
+    def weighed(self, task: Task) -> Task:
+        """Return the task as training sees it: with the budget's class weights in its likelihood."""
+        chosen = self.budget.class_weights
+        if chosen is None:
+            return task
+        weights = self.budget.weights_of_classes()
+        if weights is None:
+            targets = torch.cat([split_batch(batch)[1] for batch in self.loader(task.train)])
+            balanced = task.likelihood.balanced_weights(targets, len(task.classes))
+            return replace(task, likelihood=task.likelihood.weighed(balanced))
+        if task.classes and len(weights) != len(task.classes):
+            raise InputError(
+                f"{task.name} has {len(task.classes)} classes, and class_weights={chosen!r} are {len(weights)} numbers"
+                "; give one number for each class"
+            )
+        return replace(task, likelihood=task.likelihood.weighed(torch.tensor(weights)))
+
     def fit(
         self,
         model: nn.Module,
@@ -96,7 +114,7 @@ class Run:
             self.tell(stage, epoch.epoch + 1, epochs)
 
         settings: dict[str, Any] = {
-            "likelihood": task.likelihood,
+            "likelihood": self.weighed(task).likelihood,
             "optimizer": Optimization(**how),
             "validate": self.loader(task.validation),
             "checkpoint": None if self.folder is None else self.folder / stage.replace(" ", "_"),

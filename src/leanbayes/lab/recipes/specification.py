@@ -22,7 +22,7 @@ def parse(text: str) -> Recipe:
         The recipe.
 
     >>> parse("partial:rate=0.02,prior=centred")
-    Partial(..., prior='centred', ..., rate=0.02, scope='global')
+    Partial(..., prior='centred', ..., rate=0.02, scope='global', score='absolute', probes=None)
     >>> parse("ensemble+temperature").of.name
     'ensemble'
     """

@@ -1,4 +1,8 @@
-"""VDP++: mean and variance of every weight are trained through propagated moments, and predict in one pass."""
+"""VDP++: mean and variance of every weight are trained through propagated moments, and predict in one pass.
+
+As published, with first-order activations, independent units and positions, and its own likelihood, it is
+``vdp:order=taylor,rank=0,positions=independent,kernels=exact,likelihood=moment``.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +41,7 @@ class VDP(Variational):
 
     def posterior(self) -> Family:
         """Return the Normal family with one scale for each weight or for each filter."""
-        return Normal(self.init_scale, per=self.per)
+        return Normal(self.initial_scale(), per=self.per)
 
     def likelihood_of(self, task: Task) -> Likelihood:
         """Return the likelihood of training; predictions use that of the task."""

@@ -90,8 +90,11 @@ def integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tenso
     return first, (second - first.square()).clamp_min(0)
 
 
-def taylor(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def taylor(function: Function, mean: Tensor, variance: Tensor, twice: Function | None = None) -> tuple[Tensor, Tensor]:
     """Return f(mean) and f'(mean)²·variance (VDP++, eq. 4 and 5).
+
+    Training differentiates the slope f' again. ``twice`` is the same function in operations that allow this, where
+    torch cannot differentiate its own twice.
 
     >>> taylor(torch.relu, torch.zeros(1), torch.ones(1))
     (tensor([0.]), tensor([0.]))
@@ -99,7 +102,7 @@ def taylor(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, 
     tracked = torch.is_grad_enabled() and mean.requires_grad
     with torch.inference_mode(False), torch.enable_grad():
         point = mean if tracked else mean.detach().clone().requires_grad_()
-        value = function(point)
+        value = (twice or function)(point)
         (slope,) = torch.autograd.grad(value, point, torch.ones_like(value), create_graph=tracked)
     return function(mean), slope.square() * variance
 

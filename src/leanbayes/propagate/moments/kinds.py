@@ -104,13 +104,14 @@ class MomentRules(Registry):
     """
 
     def elementwise(
-        self, *operations: Any, exact: bool, assumes: str = "", slope: bool = True
+        self, *operations: Any, exact: bool, assumes: str = "", slope: bool = True, twice: Function | None = None
     ) -> Callable[[Body], Body]:
         """Register a function of single numbers.
 
         The author writes ``rule(function, mean, variance, *args, **kwargs)`` and returns the mean and the variance of
         function(z) for Gaussian z; ``function`` is the operation with its other arguments filled in. Correlations pass
         by the mean slope of the function. With ``slope=False`` only what positions share is kept, and unchanged.
+        ``twice`` is the function in operations that torch can differentiate twice, if it cannot do so with its own.
         """
 
         def register(body: Body) -> Body:
@@ -122,7 +123,7 @@ class MomentRules(Registry):
                     mean, variance = body(function, mean, variance, *args, **kwargs)
                     return mean, variance
 
-                return apply_elementwise(x, function, moments, slope)
+                return apply_elementwise(x, function, moments, slope, twice)
 
             return self._add(operations, exact, assumes, body, apply, drop=3)
 
@@ -264,11 +265,17 @@ MomentTensor.rules = RULES
 
 
 def apply_elementwise(
-    x: MomentTensor, function: Function, moments: Callable[[Tensor, Tensor], Moments], slope: bool = True
+    x: MomentTensor,
+    function: Function,
+    moments: Callable[[Tensor, Tensor], Moments],
+    slope: bool = True,
+    twice: Function | None = None,
 ) -> MomentTensor:
     """Return function(x), whose mean and variance ``moments`` computes unless the setting asks for first order."""
-    taylor_order = x.setting.order == "taylor"
-    mean, variance = taylor(function, x.expected, x.variance) if taylor_order else moments(x.expected, x.variance)
+    if x.setting.order == "taylor":
+        mean, variance = taylor(function, x.expected, x.variance, twice)
+    else:
+        mean, variance = moments(x.expected, x.variance)
     if not slope:
         return x.like(mean, variance, x.correlations.positions_alone())
 

@@ -125,3 +125,22 @@ def test_the_same_command_on_two_processes(halves: Path) -> None:
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert json.loads(line)["metrics"] == json.loads((halves / "run" / "scores.json").read_text())["metrics"]
     shell("predict", "run/model.lb", "halves/left", "--out", "said", "--quiet", folder=halves)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "vdp:order=taylor,rank=0,positions=independent,kernels=exact,likelihood=moment",
+        "partial:rate=0.2,score=squared,rho_mean=-4,rho_std=0.2,kl_per=parameter",
+        "vi:last_layer_samples=3,temperature=0.5,draws=2",
+    ],
+)
+def test_every_setting_of_the_papers_can_be_trained_from_the_shell(rows: Path, recipe: str) -> None:
+    """Before, only a program could choose these settings, and some of them could not be trained with at all."""
+    out = ["train", "--data", "data.npz", "--recipe", recipe, "--out", "run", "--class-weights", "balanced", *QUICK]
+    run(*out)
+    assert (rows / "run" / "model.lb").is_file()
+    run("predict", "run/model.lb", "data.npz", "--out", "said", "--quiet")
+    numbers = [float(row["total"]) for row in rows_of(rows / "said" / "predictions.csv")]
+    assert len(numbers) == 90
+    assert all(0 <= number < 1 for number in numbers)

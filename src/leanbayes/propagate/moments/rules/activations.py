@@ -133,7 +133,9 @@ def _clipped(function: Function, mean: Tensor, variance: Tensor, low: float, hig
     return function(mean) + shift, spread
 
 
-@RULES.elementwise(F.hardsigmoid, torch._C._nn.hardsigmoid, exact=True, assumes=GAUSSIAN)
+@RULES.elementwise(
+    *(F.hardsigmoid, torch._C._nn.hardsigmoid), exact=True, assumes=GAUSSIAN, twice=lambda z: F.relu6(z + 3) / 6
+)
 def hardsigmoid(function: Function, mean: Tensor, variance: Tensor) -> Moments:
     """Of relu6(z + 3) / 6."""
     shift, spread = clipped(mean, variance, -3.0, 3.0)
