@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from leanbayes.errors import FileError, InputError
+from leanbayes.lab.data import images, read
 from leanbayes.lab.data.images import MOST_PIXELS, common_shape, image_size, read_image
-from tests.lab.data.makers import picture
+from tests.lab.data.makers import class_tree, picture
 
 RAMP = np.arange(24, dtype=np.uint8).reshape(4, 6) * 10
 
@@ -106,3 +107,13 @@ def test_a_program_in_the_guise_of_an_image_is_not_run(tmp_path: Path) -> None:
     for reading in (lambda: read_image(path, 1), lambda: common_shape([path], None)):
         with pytest.raises(FileError, match=r"cannot read image .*page.png"):
             reading()
+
+
+def test_sets_too_large_for_memory_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = class_tree(tmp_path, (10, 10))
+    kept = read(top)
+    monkeypatch.setattr(images, "_MEMORY", 2000)
+    lazy = read(top)
+    assert lazy.train.inputs.cache[0] is None
+    assert kept.train.inputs.cache[0] is not None
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(kept.train, lazy.train, strict=True))

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +6,7 @@ import torch
 from PIL import Image
 
 from leanbayes.errors import LeanBayesError
-from leanbayes.lab.data import Preparation, images, read
+from leanbayes.lab.data import images, read
 from tests.lab.data.makers import mask, mask_tree, picture
 
 RNG = np.random.default_rng(0)
@@ -137,13 +136,6 @@ def test_divided_images_and_masks(tmp_path: Path, inside: bool) -> None:
         assert same.train.inputs.paths == source.train.inputs.paths
 
 
-def test_statistics_are_those_of_training(tmp_path: Path) -> None:
-    source = read(mask_tree(tmp_path))
-    pixels = np.stack([np.asarray(Image.open(path)) for path in source.train.inputs.paths]) / 255
-    np.testing.assert_allclose(source.preparation.mean, [pixels.mean()], rtol=1e-6)
-    np.testing.assert_allclose(source.preparation.std, [pixels.std()], rtol=1e-6)
-
-
 def test_a_mask_of_the_wrong_size_is_named(tmp_path: Path) -> None:
     bad = mask(mask_tree(tmp_path) / "masks" / "i4.png", np.zeros((12, 10)))
     refused(f"mask {bad} is 12x10, but its image {tmp_path / 'images' / 'i4.png'} is 10x12", tmp_path)
@@ -196,14 +188,6 @@ def test_folders_that_cannot_be_paired(tmp_path: Path) -> None:
     (top / "masks" / "train").rmdir()
     (top / "images" / "i3.jpg").write_bytes((top / "images" / "i3.png").read_bytes())
     refused("have the same name", top)
-
-
-def test_preparation_of_masks_survives_json(tmp_path: Path) -> None:
-    source = read(mask_tree(tmp_path))
-    again = Preparation.from_json(json.loads(json.dumps(source.preparation.to_json())))
-    assert again == source.preparation
-    found = dict(again.inputs(tmp_path / "images"))
-    assert torch.equal(found[source.test.inputs.paths[0].name], source.test[0][0])
 
 
 def test_masks_too_large_for_memory_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

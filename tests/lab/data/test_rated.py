@@ -1,15 +1,14 @@
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from leanbayes.errors import FileError, InputError, ShapeMismatch
+from leanbayes.errors import InputError, ShapeMismatch
 from leanbayes.evaluation import evaluate
-from leanbayes.lab.data import Raters, data_dir, from_raters, lesions, lidc, load_data
+from leanbayes.lab.data import Raters, from_raters
 from leanbayes.lab.data.rated import line_up
-from leanbayes.metrics import generalised_energy_distance, rater_entropy
+from leanbayes.metrics import generalised_energy_distance
 
 N, RATERS, SIDE = 200, 3, 12
 
@@ -106,70 +105,3 @@ def test_what_does_not_fit_is_refused(change, error, complaint: str) -> None:
         from_raters(Path("some.npz"), *change(*rated()), ("background", "nodule"))
     with pytest.raises(InputError, match="fold must be 0 to 3, got 4"):
         make(fold=4)
-
-
-@pytest.mark.parametrize("pack", [True, False])
-def test_lidc_file_packed_or_not(tmp_path: Path, pack: bool) -> None:
-    images, masks, patients = rated()  # 12 pixels are no whole number of bytes
-    kept = np.packbits(np.asarray(masks), axis=3) if pack else np.asarray(masks)
-    (tmp_path / "LIDC").mkdir()
-    np.savez(tmp_path / "LIDC" / "lidc_128x128_4raters.npz", images=images, masks=kept, patient=np.array(patients))
-    source, same = lidc(tmp_path, fold=2), make(fold=2)
-    assert numbers(source.test) == numbers(same.test)
-    assert torch.equal(source.test.targets.by_rater(), same.test.targets.by_rater())
-    assert source.preparation.classes == ("background", "nodule")
-
-
-def test_lidc_that_is_foreign_or_missing(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"LIDC/lidc_128x128_4raters.npz.*cancerimagingarchive"):
-        load_data("lidc", tmp_path)
-    file = tmp_path / "lidc_128x128_4raters.npz"
-    np.savez(file, images=np.zeros((4, 8, 8), np.uint8))
-    with pytest.raises(FileError, match="should hold images, masks and patient, got"):
-        lidc(tmp_path)
-    np.savez(file, images=np.zeros((4, 8, 8)), masks=np.zeros((4, 2, 8, 8), np.uint8), patient=np.arange(4))
-    with pytest.raises(FileError, match="should hold bytes"):
-        lidc(tmp_path)
-
-
-def test_lesions_repeat_by_seed() -> None:
-    first, same, other = lesions(seed=3, patients=12), lesions(seed=3, patients=12), lesions(seed=4, patients=12)
-    assert torch.equal(first.train.inputs, same.train.inputs)
-    assert torch.equal(first.train.targets.masks, same.train.targets.masks)
-    assert first.train.inputs.shape != other.train.inputs.shape or not torch.equal(
-        first.train.inputs, other.train.inputs
-    )
-
-
-def test_raters_of_lesions_disagree_at_edges_and_somebody_always_marks() -> None:
-    source = lesions(seed=0)
-    for part in (source.train, source.validation, source.test):
-        marked = part.targets.by_rater().flatten(2).any(2)
-        assert marked.any(0).all()
-    raters = source.train.targets.by_rater()
-    area = raters.float().mean((1, 2, 3))
-    assert (area.diff() < 0).all()  # each is stricter than the one before
-    assert 0.02 < (~raters.flatten(2).any(2)).float().mean() < 0.2
-    union, all_of_them = raters.amax(0), raters.amin(0)
-    assert ((rater_entropy(raters) > 0) == (union != all_of_them)).all()
-    images = source.train.inputs[:, 0].float()
-    inside, outside = (all_of_them == 1), (union == 0)
-    agreed = inside.flatten(1).any(1)
-    light = (images * inside).sum((1, 2)) / inside.sum((1, 2)).clamp_min(1)
-    dark = (images * outside).sum((1, 2)) / outside.sum((1, 2))
-    assert ((light > dark)[agreed]).float().mean() > 0.99
-
-
-@pytest.mark.parametrize("options", [{"patients": 0}, {"raters": 0}, {"size": 8}])
-def test_lesions_that_cannot_be(options) -> None:
-    with pytest.raises(InputError, match="need patients and raters"):
-        lesions(**options)
-
-
-@pytest.mark.skipif(not (data_dir() / "LIDC" / "lidc_128x128_4raters.npz").is_file(), reason="LIDC is not here")
-def test_real_nodules_have_four_raters() -> None:
-    source = load_data("lidc")
-    assert len(source.train) + len(source.validation) + len(source.test) == 3849
-    raters = source.validation.targets.by_rater()
-    assert raters.shape[::2] == (4, 128)
-    assert raters.flatten(2).any(2).any(0).all()

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from leanbayes.errors import InputError
-from leanbayes.lab.models import MODELS, mlp, model_named, small_cnn, unet
+from leanbayes.lab.models import MODELS, model_named
 
 IMAGES = {"in_channels": 2, "size": (9, 14), "in_features": 2 * 9 * 14, "classes": 3}
 
@@ -22,60 +22,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["small_cnn", "resnet18", "mlp"])
 def test_classifiers_give_a_row_of_logits_for_each_image(name: str) -> None:
     assert model_named(name, **IMAGES)(torch.randn(2, 2, 9, 14)).shape == (2, 3)
-
-
-@pytest.mark.parametrize("size", [(8, 8), (9, 14), (28, 28), (33, 8), (64, 100)])
-def test_small_cnn_takes_any_size_from_8(size: tuple[int, int]) -> None:
-    assert small_cnn(1, 4, size)(torch.randn(2, 1, *size)).shape == (2, 4)
-
-
-def test_small_cnn_refuses_smaller_images() -> None:
-    with pytest.raises(InputError, match="8x8 or more, got 7x9"):
-        small_cnn(1, 4, (7, 9))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (5, 7), (16, 24), (33, 50)])
-def test_unet_gives_logits_for_each_pixel_of_any_size(size: tuple[int, int]) -> None:
-    assert unet(3, 5)(torch.randn(2, 3, *size)).shape == (2, 5, *size)
-
-
-def test_unet_learns_to_copy_and_sees_its_skips() -> None:
-    model = unet(1, 2, width=4)
-    x = (torch.rand(8, 1, 13, 11) > 0.5).float()
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), x[:, 0].long())
-        loss.backward()
-        optimizer.step()
-    assert loss < 0.1  # noise of one pixel cannot pass the lower levels: only the first skip carries it
-
-
-def test_unet_pads_with_zeros_below_and_to_the_right_and_cuts_them_off() -> None:
-    model = unet(1, 2, width=2, depth=2).eval()
-    x = torch.randn(1, 1, 6, 6)
-    padded = nn.functional.pad(x, (0, 2, 0, 2))
-    torch.testing.assert_close(model(x), model(padded)[..., :6, :6])
-
-
-@pytest.mark.parametrize("name", ["resnet18", "preact_resnet18", "densenet121"])
-def test_large_images_enter_through_the_large_stem(name: str) -> None:
-    with torch.device("meta"):
-        large, small = (model_named(name, in_channels=3, classes=2, size=(side, 65)) for side in (65, 64))
-    first = [next(m for m in model.modules() if isinstance(m, nn.Conv2d)) for model in (large, small)]
-    assert [conv.stride for conv in first] == [(2, 2), (1, 1)]
-
-
-@pytest.mark.parametrize("side", [32, 224])
-def test_the_resnet_of_the_subnetworks_enters_through_7x7_with_stride_1_at_every_size(side: int) -> None:
-    with torch.device("meta"):
-        model = model_named("resnet18_cifar7", in_channels=3, classes=2, size=(side, side))
-    assert (model.conv1.kernel_size, model.conv1.stride) == ((7, 7), (1, 1))
-    assert isinstance(model.maxpool, nn.Identity)
-
-
-def test_mlp_flattens() -> None:
-    assert mlp(12, 2)(torch.randn(5, 3, 4)).shape == (5, 2)
 
 
 def test_own_function_gets_what_its_signature_names(here: Path) -> None:

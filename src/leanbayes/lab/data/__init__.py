@@ -1,4 +1,4 @@
-"""Data to learn from: data sets by name, the built-in digits, and the user's own folders, arrays and tables."""
+"""Data to learn from: data sets that are found by name, and the folders, arrays and tables of users."""
 
 from leanbayes.lab.data.arrays import data_dir
 from leanbayes.lab.data.named import DataSet, Origin, Remote

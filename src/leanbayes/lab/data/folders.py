@@ -1,4 +1,4 @@
-"""A folder of class folders, with train/, validation/ and test/ above them or without."""
+"""Images in one folder for each class. Folders train, validation and test may lie above the class folders."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,30 +11,34 @@ __all__ = ["class_folders"]
 
 
 def class_folders(path: Path, seed: int) -> tuple[tuple[str, ...], dict[str, list[tuple[Path, int]]]]:
-    """Class names in order, and image files with their class for each of the three sets.
+    """Find the classes and the images in a folder.
 
-    What is not divided by folders is divided by ``seed``, class by class.
+    Args:
+        path: the folder. It holds a folder for each class, or folders train, validation and test that hold them.
+        seed: draws the sets that have no folder from the training set, class by class.
+
+    Returns:
+        The names of the classes in order, and the image files with their class index for each of the three sets.
     """
     tops = split_folders(path)
     if not tops or not _folders(tops["train"]):  # "train" without folders inside is a class of that name
         tops = {"train": path}
-    found = {name: _classes(folder) for name, folder in tops.items()}
-    classes = tuple(found["train"])
+    images = {name: _images_by_class(folder) for name, folder in tops.items()}
+    classes = tuple(images["train"])
     if len(classes) < 2:
         raise InputError(f"{tops['train']} has one class folder only ({classes[0]}); two or more are needed")
-    for name, by_class in found.items():
+    for name, by_class in images.items():
         for unseen in by_class.keys() - set(classes):
             raise InputError(
                 f"class folder {tops[name] / unseen} is unseen in training, whose classes are {list(classes)}; "
-                "remove it, or add its like to the training set"
+                "remove it, or add a folder of that name to the training set"
             )
     return classes, complete(
-        {name: _examples(by_class, classes) for name, by_class in found.items()}, lambda pair: pair[1], seed, path
+        {name: _examples(by_class, classes) for name, by_class in images.items()}, lambda pair: pair[1], seed, path
     )
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    """Images by class."""
+def _images_by_class(folder: Path) -> dict[str, list[Path]]:
     names = _folders(folder)
     if not names:
         what = "images but no class folders" if image_files(folder) else "neither class folders nor images"
@@ -42,13 +46,13 @@ def _classes(folder: Path) -> dict[str, list[Path]]:
             f"{folder} has {what}; put the images of each class in a folder of its own "
             "(for segmentation, give the folder of masks)"
         )
-    found = {name: image_files(folder / name) for name in names}
-    for name, files in found.items():
+    images = {name: image_files(folder / name) for name in names}
+    for name, files in images.items():
         if not files:
             raise InputError(
                 f"class folder {folder / name} has no image ({' '.join(sorted(SUFFIXES))}); add some or remove it"
             )
-    return found
+    return images
 
 
 def _folders(path: Path) -> list[str]:

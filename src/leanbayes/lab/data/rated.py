@@ -1,4 +1,4 @@
-"""Images that several raters have segmented, each in their own way, divided by patient."""
+"""Images with the masks of several raters, who disagree. The sets are divided by patient."""
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -12,16 +12,20 @@ from leanbayes.lab.data.source import Examples, Source
 
 __all__ = ["Raters", "from_raters", "line_up"]
 
-_VALIDATION = 0.15  # of what is not for the test
-_ROWS = 1024
+_VALIDATION = 0.15  # of the examples that are not for the test
+_ROWS_AT_A_TIME = 1024
 
 
 class Raters:
-    """Masks by number, each that of one rater of several. ``masks`` has all of them: (N, raters, height, width).
+    """The masks of one rater for each image, of several raters.
 
-    Without ``fixed`` the rater is drawn anew whenever a mask is asked for, as Abboud et al. 2024 train, from
-    torch's random state, which `fit` sets. ``fixed`` has the rater of each image: one drawn once is a fair judge of
-    probabilities, which a majority is not.
+    Training draws another rater whenever a mask is asked for, as Abboud et al. 2024 do (section 3.3). The draw comes
+    from torch's random state, which `fit` sets. Validation and test fix one random rater for each image: probabilities
+    are judged fairly by a random rater, but not by a majority of raters.
+
+    Args:
+        masks: the masks of all raters, (N, raters, height, width).
+        fixed: the index of the rater for each image. By default a rater is drawn each time.
     """
 
     def __init__(self, masks: Tensor, fixed: Tensor | None = None) -> None:
@@ -30,32 +34,37 @@ class Raters:
     def __len__(self) -> int:
         return len(self.masks)
 
-    def __getitem__(self, place: int) -> Tensor:
-        of_all = self.masks[place]
-        rater = torch.randint(len(of_all), ()) if self.fixed is None else self.fixed[place]
-        return of_all[int(rater)].long()
+    def __getitem__(self, index: int) -> Tensor:
+        of_raters = self.masks[index]
+        rater = torch.randint(len(of_raters), ()) if self.fixed is None else self.fixed[index]
+        return of_raters[int(rater)].long()
 
     def by_rater(self) -> Tensor:
-        """All masks as the scores of `leanbayes.metrics.raters` take them: (raters, N, height, width)."""
+        """Return the masks of all raters as `leanbayes.metrics.raters` takes them: (raters, N, height, width)."""
         return self.masks.transpose(0, 1).long()
 
 
 def line_up(groups: Sequence[Hashable], seed: int) -> Tensor:
-    """Where each example lies when all are laid out from 0 to 1 group by group, in an order drawn by ``seed``.
+    """Lay examples out between 0 and 1, group by group in a random order, and return the position of each.
 
-    A group has one place, its middle: sets that are cut by place never part a group, and are about as large as cut.
+    All examples of a group have one position, the middle of the group. Sets that are cut by position therefore never
+    divide a group, and each has about the size of its interval.
+
+    Args:
+        groups: the group of each example, such as its patient.
+        seed: decides the order of the groups.
 
     >>> line_up(["a", "a", "b", "b"], seed=0).tolist()
     [0.25, 0.25, 0.75, 0.75]
     """
     names = sorted(set(groups), key=str)
-    number = {name: place for place, name in enumerate(names)}
-    of = torch.tensor([number[name] for name in groups])
-    counts = of.bincount(minlength=len(names)).double()
+    number = {name: index for index, name in enumerate(names)}
+    group_of = torch.tensor([number[name] for name in groups])
+    counts = group_of.bincount(minlength=len(names)).double()
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
     ends = torch.zeros_like(counts)
     ends[order] = counts[order].cumsum(0)
-    return ((ends - counts / 2) / len(of))[of]
+    return ((ends - counts / 2) / len(group_of))[group_of]
 
 
 def from_raters(
@@ -69,10 +78,20 @@ def from_raters(
     fold: int = 0,
     folds: int = 4,
 ) -> Source:
-    """Make a source of images (N, height, width) and masks (N, raters, height, width); ``path`` names it.
+    """Make a source of images that several raters have segmented.
 
-    One of ``folds`` parts is the test set, 15 % of the rest the validation set; no patient is in two sets. In training
-    a rater is drawn each time, for validation and test once for each image: ``source.test.targets`` is a `Raters`.
+    No patient is in two sets. Training draws a rater each time; validation and test have one rater for each image. The
+    targets of a set, such as ``source.test.targets``, are `Raters`.
+
+    Args:
+        path: the file of the data, for the name of the source and for errors.
+        images: the images, (N, height, width).
+        masks: the masks, (N, raters, height, width).
+        patients: the patient of each image.
+        classes: the names of the classes.
+        seed: decides which patients are in which set, and the raters of validation and test.
+        fold: which of ``folds`` parts is the test set. Of the other parts, 15 % are the validation set.
+        folds: into how many parts the patients are divided.
     """
     alike = masks.dim() == 4 and images.shape == (len(masks), *masks.shape[2:])
     if not alike or len(patients) != len(images):
@@ -84,17 +103,18 @@ def from_raters(
         raise InputError(f"fold must be 0 to {folds - 1}, got {fold}")
     if not masks.numel() or int(masks.max()) >= len(classes):
         raise InputError(f"the masks of {path} must hold 0 to {len(classes) - 1}, and not be empty")
-    at = (line_up(patients, seed) - fold / folds) % 1
-    judge = (at >= 1 / folds) & (at < 1 / folds + _VALIDATION * (1 - 1 / folds))
-    chosen = {"train": (at >= 1 / folds) & ~judge, "validation": judge, "test": at < 1 / folds}
-    for name, some in chosen.items():
-        if not some.any():
-            raise InputError(f"{path} has too few patients ({len(set(patients))}) to have some for {name}")
-    mean, std = statistics(images[chosen["train"]].unsqueeze(1).split(_ROWS))
+    position = (line_up(patients, seed) - fold / folds) % 1
+    test = position < 1 / folds
+    validation = ~test & (position < 1 / folds + _VALIDATION * (1 - 1 / folds))
+    chosen = {"train": ~test & ~validation, "validation": validation, "test": test}
+    for name, rows in chosen.items():
+        if not rows.any():
+            raise InputError(f"{path} has too few patients ({len(set(patients))}) for the {name} set; add patients")
+    mean, std = statistics(images[chosen["train"]].unsqueeze(1).split(_ROWS_AT_A_TIME))
     plan = Preparation("pixels", mean, std, classes, size=(images.shape[1], images.shape[2]))
     drawn = torch.randint(masks.shape[1], (len(masks),), generator=torch.Generator().manual_seed(seed))
     sets = {
-        name: Examples(images[some][:, None], Raters(masks[some], None if name == "train" else drawn[some]), plan)
-        for name, some in chosen.items()
+        name: Examples(images[rows][:, None], Raters(masks[rows], None if name == "train" else drawn[rows]), plan)
+        for name, rows in chosen.items()
     }
     return Source(path.stem, preparation=plan, **sets)

@@ -1,4 +1,4 @@
-"""What reads one form of data, such as a folder of images or a CSV file."""
+"""A reader: the object that reads one form of data, such as a folder of images or a CSV file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ __all__ = ["ReadOptions", "Reader"]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a user may say about data that are to be read; `leanbayes.lab.data.read` explains each."""
+    """The options of a reader. `leanbayes.lab.data.read` explains each of them."""
 
     kind: Kind | None = None
     masks: Path | None = None
@@ -26,13 +26,13 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads one form of data. A new form is one file in ``data/readers``, or an entry point of "leanbayes.readers".
+    """A reader of one form of data. It lies in ``data/readers``, or behind an entry point of "leanbayes.readers".
 
     Args:
         name: the name of the form, such as "npz".
         form: what the form is called in messages, such as "an .npz file".
-        accepts: says whether this reader reads what lies at a path.
-        read: reads it.
+        accepts: returns whether this reader can read what lies at a path.
+        read: reads it into a `Source`.
         takes: the options besides ``kind``, ``seed`` and ``track`` that make sense for this form. Others are refused.
     """
 

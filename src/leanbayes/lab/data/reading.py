@@ -1,4 +1,4 @@
-"""`read` finds the reader for a user's own data and checks what the user says about them."""
+"""`read` finds the reader for the data of a user, and checks that the options suit it."""
 
 from pathlib import Path
 from typing import get_args
@@ -18,7 +18,7 @@ READERS: Catalogue[Reader] = Catalogue(
     package="leanbayes.lab.data.readers",
     group="leanbayes.readers",
 )
-"""Every reader by name."""
+"""Every reader of data, by its name."""
 
 
 def read(
@@ -35,26 +35,26 @@ def read(
     """Read a user's own data: a folder of class folders, a folder of images with masks, an .npz file or a CSV file.
 
     Folders named train, validation (or val) and test, or arrays named x_train, y_train and so on, say which examples
-    belong to which set. Where they do not, ``seed`` draws the sets class by class: 15 % for validation and 15 % for the
-    test. Inputs, and the targets of a regression, are standardised by the mean and deviation of the training set.
+    belong to which set. Missing sets are drawn class by class: 15 % for validation and 15 % for the test. Inputs, and
+    the targets of a regression, are standardised by the mean and deviation of the training set.
 
     Args:
         path: the folder or the file.
-        kind: what is predicted, where the data leave it open: "classes", "labels" (several yes-or-no answers),
+        kind: what is predicted, if the data do not decide it: "classes", "labels" (several yes-or-no answers),
             "pixels" or "regression".
         masks: the folder of masks, if ``path`` is a folder of images. A mask has the name of its image, and holds class
             indices or the values 0 and 255.
         target: the column of a CSV file that is predicted. All other columns are features.
         size: (height, width) to which images are resized, or one number for both. By default all must be alike.
         ignore: the value of mask pixels that do not count.
-        seed: decides how the data are divided.
-        track: wraps an iterable to show how far the reading of images is, such as ``rich.progress.track``.
+        seed: decides which examples are drawn for missing sets.
+        track: shows the progress of reading images, such as ``rich.progress.track``.
     """
     where = Path(path)
     if kind is not None and kind not in get_args(Kind):
         raise UnknownName.of("kind", kind, get_args(Kind))
     if not where.exists():
-        raise FileError(f"there is no file or folder {where}")
+        raise FileError(f"there is no file or folder {where}; check the path")
     reader = _reader_for(where)
     options = ReadOptions(kind, None if masks is None else Path(masks), target, _sides(size), ignore, seed, track)
     for name in ("masks", "target", "size", "ignore"):

@@ -1,4 +1,4 @@
-"""Data sets by name, and `load_data`, which reads one of them."""
+"""The catalogue of data sets, and `load_data`, which reads one of them by its name."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,16 +30,16 @@ def load_data(
     download: bool = False,
     track: Track = untracked,
 ) -> Source:
-    """Read a data set of `DATA` from its official files.
+    """Read a data set that has a name from its official files.
 
     Args:
         name: the name of the set, such as "cifar10", "breastmnist", "lidc" or "uci-concrete".
-        folder: the data directory. By default it is what the variable LEANBAYES_DATA names, or ``data``.
+        folder: the data directory. By default the environment variable LEANBAYES_DATA names it, or it is ``data``.
         seed: decides what the published split leaves open, above all the validation set. For UCI tables it is the
             number of the split.
-        size: (height, width) to which images are resized, or one number for both; for sets that are files of images.
+        size: (height, width) to which images are resized, or one number for both. Only sets of image files take it.
         download: fetch missing files, where the publisher allows it. This needs ``pip install 'leanbayes[data]'``.
-        track: wraps an iterable to show how far the reading of images is, such as ``rich.progress.track``.
+        track: shows the progress of reading images, such as ``rich.progress.track``.
 
     >>> source = load_data("lesions", seed=1)
     >>> source.name, source.usual_model, source.train[0][0].shape

@@ -1,4 +1,4 @@
-"""Training, validation and test: found by the names of folders and arrays, or set aside by chance, class by class."""
+"""The training, validation and test sets: their names, and how examples are drawn for those that are missing."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
@@ -17,62 +17,77 @@ SPLITS: dict[str, tuple[str, ...]] = {
     "validation": ("validation", "val", "valid"),
     "test": ("test", "testing"),
 }
-"""The three sets, and what each may be called."""
+"""The three sets, and the names that the folders and arrays of each may have."""
 
-_SHARE = 0.15  # of the whole, for each set that must be set aside
+_SHARE = 0.15  # of all examples, for each set that is missing
 
 
 def divide(groups: Sequence[Hashable], shares: Mapping[str, float], seed: int) -> dict[str, list[int]]:
-    """Places of examples by set: each named set gets its share of every group, "train" the rest.
+    """Divide examples into sets at random, such that each set gets its share of every group.
 
-    The shares hold for the whole, and for each group to within one example. One of each group always stays in training.
+    The shares hold for all examples together, and for each group to within one example. At least one example of each
+    group stays in "train".
 
-    >>> {name: len(places) for name, places in divide(["a", "b"] * 10, {"test": 0.2}, seed=0).items()}
+    Args:
+        groups: the group of each example, such as its class.
+        shares: the share of the examples that each named set gets. All others go to "train".
+        seed: decides which examples are drawn.
+
+    Returns:
+        The sorted indices of the examples in each set.
+
+    >>> {name: len(indices) for name, indices in divide(["a", "b"] * 10, {"test": 0.2}, seed=0).items()}
     {'train': 16, 'test': 4}
     """
     order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
     members: dict[Hashable, list[int]] = {}
-    for place in order:
-        members.setdefault(groups[place], []).append(place)
+    for index in order:
+        members.setdefault(groups[index], []).append(index)
     parts: dict[str, list[int]] = {"train": [], **{name: [] for name in shares}}
     seen = 0
     for group in members.values():
         seen += len(group)
         start = 0
         for name, share in shares.items():
-            due = round(share * seen) - len(parts[name])  # what rounding left over goes to the next group
+            due = round(share * seen) - len(parts[name])  # what rounding leaves over goes to the next group
             end = start + min(max(due, 0), len(group) - 1 - start)
             parts[name] += group[start:end]
             start = end
         parts["train"] += group[start:]
-    return {name: sorted(places) for name, places in parts.items()}
+    return {name: sorted(indices) for name, indices in parts.items()}
 
 
 def complete(
     sets: Mapping[str, Sequence[T]], group: Callable[[T], Hashable], seed: int, where: Path
 ) -> dict[str, list[T]]:
-    """All three sets: those that are missing get 15 % of "train" each, or of the whole where that is all there is."""
+    """Return all three sets. Each missing set gets 15 % of the examples of "train".
+
+    Args:
+        sets: the examples of "train", and of "validation" and "test" if they exist.
+        group: returns the group of an example, such as its class. Examples are drawn from each group.
+        seed: decides which examples are drawn.
+        where: the folder or file of the data, for errors.
+    """
     missing = {name: _SHARE for name in SPLITS if name != "train" and name not in sets}
     examples = sets["train"]
     parts = divide([group(example) for example in examples], missing, seed)
-    chosen = {name: [examples[place] for place in places] for name, places in parts.items()}
-    for name, some in chosen.items():
-        if not some:
+    drawn = {name: [examples[index] for index in indices] for name, indices in parts.items()}
+    for name, members in drawn.items():
+        if not members:
             raise InputError(
                 f"{where} has too few examples ({len(examples)}) to set some aside for {name}; "
                 "add more, or divide them yourself in train, validation and test"
             )
-    found = {**{name: list(some) for name, some in sets.items()}, **chosen}
-    return {name: found[name] for name in SPLITS}
+    return {name: drawn[name] if name in drawn else list(sets[name]) for name in SPLITS}
 
 
 def split_folders(path: Path) -> dict[str, Path]:
-    """The folders of ``path`` that are named as sets; {} unless there is one for training."""
-    found: dict[str, Path] = {}
+    """Return those folders of ``path`` that have the name of a set, or {} if there is none for training."""
+    folders: dict[str, Path] = {}
     for folder in sorted(p for p in path.iterdir() if p.is_dir()):
-        name = next((name for name, names in SPLITS.items() if folder.name.lower() in names), None)
-        if name in found:
-            raise InputError(f"{found[name]} and {folder} are both {name} sets; keep one of them")
+        name = next((name for name, aliases in SPLITS.items() if folder.name.lower() in aliases), None)
+        if name in folders:
+            raise InputError(f"{folders[name]} and {folder} are both {name} sets; keep one of them")
         if name is not None:
-            found[name] = folder
-    return found if "train" in found else {}
+            folders[name] = folder
+    return folders if "train" in folders else {}

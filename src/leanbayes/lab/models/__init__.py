@@ -1,4 +1,4 @@
-"""Architectures by name: the papers', small ones, and the user's own as ``"package.module:function"``."""
+"""Architectures that are found by name, and the functions of users as ``"package.module:function"``."""
 
 from leanbayes.lab.models.architecture import Architecture
 from leanbayes.lab.models.architectures.densenet import DenseNet, densenet

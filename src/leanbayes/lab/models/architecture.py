@@ -1,4 +1,4 @@
-"""An architecture that users ask for by name."""
+"""The record of an architecture that users ask for by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Architecture:
 
     Args:
         name: the name by which users ask for it, such as "resnet18".
-        build: builds an untrained network. It is called with those arguments that its signature names: for images
-            ``in_channels`` and ``size`` (height, width); ``in_features``, which counts all numbers of one input; and
-            ``classes`` or ``num_classes``, which is how many outputs are needed.
+        build: a function that builds an untrained network. It receives those of the following arguments that its
+            signature names: ``in_channels`` and ``size`` (height, width) of images; ``in_features``, the number of all
+            values of one input; and ``classes`` or ``num_classes``, the number of outputs.
     """
 
     name: str

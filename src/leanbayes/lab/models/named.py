@@ -1,4 +1,4 @@
-"""Models by name: our own architectures, those of other packages, and the user's own functions."""
+"""Models by name: the architectures of this package and of others, and the functions of users."""
 
 import importlib
 import inspect
@@ -22,16 +22,19 @@ MODELS: Catalogue[Architecture] = Catalogue(
     package="leanbayes.lab.models.architectures",
     group="leanbayes.models",
 )
-"""Every architecture that `model_named` knows, by name."""
+"""Every architecture that `model_named` knows, by its name."""
 
 
 def model_named(spec: str, **shape: Any) -> nn.Module:
-    """Build a new model: one of `MODELS`, or one from the user's own function ``"package.module:function"``.
+    """Build a new, untrained model.
 
-    The function that builds the model is called with those of ``shape`` that its signature names. Data give
-    ``in_channels`` and ``size`` (height, width) for images, ``in_features`` (all numbers of one input), and
-    ``classes``, which is how many outputs are needed and may also be called ``num_classes``. The user's own modules
-    are looked for in the working directory first.
+    Args:
+        spec: a name in `MODELS`, or a function of a user as ``"package.module:function"``. Modules of users are first
+            looked for in the working directory.
+        **shape: what the model must know about the data. Images have ``in_channels`` and ``size`` (height, width). All
+            data have ``in_features``, the number of all values of one input, and ``classes``, the number of outputs.
+            The function that builds the model receives those that its signature names. It may call ``classes``
+            ``num_classes``.
 
     >>> model_named("mlp", in_features=4, classes=3)[-1]
     Linear(in_features=64, out_features=3, bias=True)
@@ -59,8 +62,8 @@ def _users_function(spec: str) -> Callable[..., Any]:
             ) from error
         raise InputError(f"model {spec!r}: {module_name} imports {error.name!r}, which is not installed") from error
     except Exception as error:  # whatever the user's module raises
-        first = str(error).partition("\n")[0]
-        raise InputError(f"model {spec!r}: importing {module_name} failed: {type(error).__name__}: {first}") from error
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"model {spec!r}: importing {module_name} failed: {type(error).__name__}: {reason}") from error
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):

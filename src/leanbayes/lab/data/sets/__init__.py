@@ -1,1 +1,1 @@
-"""One file for each family of data sets with a name. A file holds its `DataSet`s in a tuple called SETS."""
+"""Data sets with names, one file for each family. A file holds its `DataSet`s in a tuple called SETS."""

@@ -19,7 +19,17 @@ _ORIGIN = Origin("CamVid with SegNet's split", "https://github.com/alexgkendall/
 def camvid(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size | None = None, track: Track = untracked
 ) -> Source:
-    """Street scenes in ``CamVid/train``, ``trainannot``, ``val``, ...: 367, 101 and 233; void pixels do not count."""
+    """Read CamVid from ``CamVid/train``, ``CamVid/trainannot``, ``CamVid/val`` and so on.
+
+    The sets have 367, 101 and 233 scenes. Pixels of the class "void" do not count.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: changes nothing if the three sets are there.
+        size: (height, width) to which images are resized, or one number for both. By default they keep
+            their size.
+        track: shows the progress of reading images.
+    """
     path = _ORIGIN.find(folder, "CamVid/trainannot").parent
     source = read(path, kind="pixels", size=size, ignore=_VOID, seed=seed, track=track)
     return with_classes(source, _CLASSES)

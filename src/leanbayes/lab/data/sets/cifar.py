@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009) in its binary layout; the better known Python one is pickled, and never opened."""
+"""CIFAR-10 (Krizhevsky 2009) in its binary layout. The Python layout is pickled, so it is never opened."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ __all__ = ["cifar10"]
 _FOLDER = "cifar-10-batches-bin"
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _FILES = {"train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test": ("test_batch.bin",)}
-_RECORD = 1 + 3 * 32 * 32  # the class, then red, green and blue, row by row
+_RECORD = 1 + 3 * 32 * 32  # bytes: the class, then red, green and blue, row by row
 
 _ORIGIN = Origin(
     "CIFAR-10 (binary version)",
@@ -30,12 +30,16 @@ _ORIGIN = Origin(
 
 
 def cifar10(folder: Path | str | None = None, seed: int = 0) -> Source:
-    """CIFAR-10: 50,000 images to learn from, of which ``seed`` sets 15 % aside for validation, and 10,000 to test."""
+    """Read CIFAR-10: 50,000 images for training and validation, and 10,000 for the test.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which 15 % of the training images are for validation.
+    """
     sets = {}
     for split, files in _FILES.items():
-        parts = [_records(_ORIGIN.find(folder, f"{_FOLDER}/{file}")) for file in files]
-        whole = np.concatenate(parts)
-        sets[split] = whole[:, 1:].reshape(-1, 3, 32, 32), whole[:, 0]
+        records = np.concatenate([_records(_ORIGIN.find(folder, f"{_FOLDER}/{file}")) for file in files])
+        sets[split] = records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
     path = _ORIGIN.find(folder, _FOLDER)
     return with_classes(from_arrays(path, sets, "classes", seed=seed), _CLASSES)
 

@@ -20,13 +20,33 @@ _CLASSES = (
     "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation", "terrain",
     "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle",
 )  # fmt: skip
-_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)  # the classes in the files
+_IDS = (
+    7,
+    8,
+    11,
+    12,
+    13,
+    17,
+    19,
+    20,
+    21,
+    22,
+    23,
+    24,
+    25,
+    26,
+    27,
+    28,
+    31,
+    32,
+    33,
+)  # the numbers of these classes in the files
 _VOID = 255
-_VALIDATION = 0.15
+_VALIDATION = 0.15  # of the training scenes
 
 
-class _Trained:
-    """Masks with the file's numbers for classes turned into 0 to 18; all others do not count."""
+class _TrainingLabels:
+    """Masks whose numbers for classes are turned into 0 to 18. All other numbers become void, which does not count."""
 
     def __init__(self, masks: MaskFiles) -> None:
         self.masks = masks
@@ -36,33 +56,40 @@ class _Trained:
     def __len__(self) -> int:
         return len(self.masks)
 
-    def __getitem__(self, place: int) -> Tensor:
-        return self.table[self.masks[place]]
+    def __getitem__(self, index: int) -> Tensor:
+        return self.table[self.masks[index]]
 
 
 def cityscapes(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = (256, 512), track: Track = untracked
 ) -> Source:
-    """Scenes in ``leftImg8bit`` and ``gtFine``, 256x512 (sensitivity-guided subnetworks, H.4).
+    """Read Cityscapes from the folders ``leftImg8bit`` and ``gtFine``.
 
-    The test set is the 500 published as "val", for the labels of "test" are not public; whole cities of "train", drawn
-    by ``seed``, are for validation.
+    The labels of the set that is published as "test" are not public. The test set is therefore the 500 scenes that are
+    published as "val", and whole cities of "train" are for validation.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which cities are for validation.
+        size: (height, width) to which images are resized, or one number for both. The default is that of
+            sensitivity-guided subnetworks (appendix H.4).
+        track: shows the progress of reading images.
     """
     top = _ORIGIN.find(folder, "Cityscapes/leftImg8bit", "cityscapes/leftImg8bit", "leftImg8bit").parent
     pairs = _pairs(top, "train")
-    at = line_up([image.parent.name for image, _ in pairs], seed)
+    positions = line_up([image.parent.name for image, _ in pairs], seed)
     sets = {
-        "train": [pair for pair, place in zip(pairs, at, strict=True) if place >= _VALIDATION],
-        "validation": [pair for pair, place in zip(pairs, at, strict=True) if place < _VALIDATION],
+        "train": [pair for pair, position in zip(pairs, positions, strict=True) if position >= _VALIDATION],
+        "validation": [pair for pair, position in zip(pairs, positions, strict=True) if position < _VALIDATION],
         "test": _pairs(top, "val"),
     }
-    for name, some in sets.items():
-        if not some:
-            raise InputError(f"{top} has too few cities to have some for {name}")
+    for name, members in sets.items():
+        if not members:
+            raise InputError(f"{top} has too few cities for the {name} set; add cities")
     sides = (size, size) if isinstance(size, int) else size
-    inputs = {name: ImageFiles([image for image, _ in some], 3, sides, track) for name, some in sets.items()}
-    targets = {name: _Trained(MaskFiles(some, sides, track)) for name, some in sets.items()}
-    mean, std = statistics(inputs["train"][place][None] for place in range(len(inputs["train"])))
+    inputs = {name: ImageFiles([image for image, _ in members], 3, sides, track) for name, members in sets.items()}
+    targets = {name: _TrainingLabels(MaskFiles(members, sides, track)) for name, members in sets.items()}
+    mean, std = statistics(inputs["train"][index][None] for index in range(len(inputs["train"])))
     plan = Preparation("pixels", mean, std, _CLASSES, size=sides, resize=True, ignore=_VOID)
     return Source(
         "cityscapes", preparation=plan, **{name: Examples(inputs[name], targets[name], plan) for name in sets}

@@ -1,4 +1,4 @@
-"""ImageNet's 1000 classes (Russakovsky et al. 2015), a folder for each class in ``train`` and in ``val``."""
+"""ImageNet with 1000 classes (Russakovsky et al. 2015), with a folder for each class in ``train`` and in ``val``."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from leanbayes.lab.data.splits import divide
 __all__ = ["imagenet"]
 
 _ORIGIN = Origin("ImageNet (ILSVRC 2012)", "https://www.image-net.org/challenges/LSVRC/2012")
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # the usual ones: to measure them takes hours
-_SHARE = 0.15
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # the usual ones, because measuring them takes hours
+_LARGEST_VALIDATION = 0.15  # of the training images
 
 
 class _Files:
-    """Images by number, each read when it is asked for: there are too many to look at first."""
+    """Images that are read when they are asked for, because there are too many to read all of them first."""
 
     def __init__(self, paths: list[Path], size: Size) -> None:
         self.paths, self.size = paths, size
@@ -28,31 +28,38 @@ class _Files:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, place: int) -> Tensor:
-        return read_image(self.paths[place], 3, self.size)
+    def __getitem__(self, index: int) -> Tensor:
+        return read_image(self.paths[index], 3, self.size)
 
 
 def imagenet(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = 224, track: Track = untracked
 ) -> Source:
-    """Images in ``ImageNet/train/<class>`` and ``ImageNet/val/<class>``, resized to 224x224.
+    """Read ImageNet from ``ImageNet/train/<class>`` and ``ImageNet/val/<class>``.
 
-    The test set is what is published as "val"; as many images, at most 15 %, are drawn from "train" for validation.
+    The test set is the set that is published as "val". The validation set is drawn from "train". It is as large as the
+    test set, but at most 15 % of "train".
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which images are for validation.
+        size: (height, width) to which images are resized, or one number for both.
+        track: shows the progress of looking through the folders.
     """
     top = _ORIGIN.find(folder, "ImageNet/train", "imagenet/train", "ILSVRC/Data/CLS-LOC/train").parent
     classes = tuple(sorted(path.name for path in (top / "train").iterdir() if path.is_dir()))
     if len(classes) < 2:
         raise FileError(f"{top / 'train'} has {len(classes)} class folders; two or more are needed")
     train, test = (_images(top / part, classes, track) for part in ("train", "val"))
-    places = divide([label for _, label in train], {"validation": min(_SHARE, len(test) / len(train))}, seed)
-    sets = {name: [train[place] for place in some] for name, some in places.items()} | {"test": test}
+    rows = divide([label for _, label in train], {"validation": min(_LARGEST_VALIDATION, len(test) / len(train))}, seed)
+    sets = {name: [train[row] for row in chosen] for name, chosen in rows.items()} | {"test": test}
     if not sets["validation"]:
-        raise InputError(f"{top} has too few images to set some aside for validation")
+        raise InputError(f"{top} has too few images to set some aside for validation; add images")
     sides = (size, size) if isinstance(size, int) else size
     plan = Preparation("classes", _MEAN, _STD, classes, size=sides, resize=True)
     examples = {
-        name: Examples(_Files([file for file, _ in some], sides), torch.tensor([label for _, label in some]), plan)
-        for name, some in sets.items()
+        name: Examples(_Files([file for file, _ in pairs], sides), torch.tensor([label for _, label in pairs]), plan)
+        for name, pairs in sets.items()
     }
     return Source("imagenet", preparation=plan, **examples)
 
@@ -61,7 +68,7 @@ def _images(folder: Path, classes: tuple[str, ...], track: Track) -> list[tuple[
     if not folder.is_dir() or not any((folder / name).is_dir() for name in classes):
         raise FileError(
             f"{folder} has no class folders such as {classes[0]}; sort its images into them, "
-            "as the script valprep.sh does that is passed around with ImageNet"
+            "for example with the script valprep.sh, which many copies of ImageNet contain"
         )
     pairs = []
     for label, name in enumerate(track(classes, f"looking through {folder.name}")):

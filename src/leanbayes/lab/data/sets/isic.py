@@ -1,4 +1,4 @@
-"""Skin lesions and their masks from the ISIC challenges of 2017 and 2018, in the challenges' own folders."""
+"""Skin lesions and their masks from the ISIC challenges of 2017 and 2018, in the folders of the challenges."""
 
 from pathlib import Path
 
@@ -15,9 +15,17 @@ _ORIGINS = {year: Origin(f"ISIC {year}", f"https://challenge.isic-archive.com/da
 def isic2017(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = 224, track: Track = untracked
 ) -> Source:
-    """Lesions in ``ISIC2017/ISIC-2017_Training_Data``, masks in ``..._Part1_GroundTruth``; 224x224.
+    """Read ISIC 2017 from ``ISIC2017/ISIC-2017_Training_Data`` and the folders of masks beside it.
 
-    Validation (150 images) and test (600) are the challenge's own; what is not there is drawn from training by seed.
+    The challenge has 150 images for validation and 600 for the test. A set that is missing is drawn from the training
+    images.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which images are drawn for a missing set.
+        size: (height, width) to which images are resized, or one number for both. The default is that of
+            Abboud et al. 2024.
+        track: shows the progress of reading images.
     """
     path = _ORIGINS[2017].find(folder, "ISIC2017/ISIC-2017_Training_Data").parent
     return read(path, kind="pixels", size=size, seed=seed, track=track)
@@ -26,9 +34,17 @@ def isic2017(
 def isic2018(
     folder: Path | str | None = None, seed: int = 0, *, size: int | Size = 224, track: Track = untracked
 ) -> Source:
-    """Lesions in ``ISIC2018/ISIC2018_Task1-2_Training_Input``, masks in ``ISIC2018_Task1_Training_GroundTruth``.
+    """Read ISIC 2018 from ``ISIC2018/ISIC2018_Task1-2_Training_Input`` and the folders of masks beside it.
 
-    Validation (100 images) and test (1000) are the challenge's own; what is not there is drawn from training by seed.
+    The challenge has 100 images for validation and 1000 for the test. A set that is missing is drawn from the training
+    images.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which images are drawn for a missing set.
+        size: (height, width) to which images are resized, or one number for both. The default is that of
+            Abboud et al. 2024.
+        track: shows the progress of reading images.
     """
     path = _ORIGINS[2018].find(folder, "ISIC2018/ISIC2018_Task1-2_Training_Input").parent
     return read(path, kind="pixels", size=size, seed=seed, track=track)

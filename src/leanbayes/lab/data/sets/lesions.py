@@ -1,4 +1,4 @@
-"""Lesions that never were, and raters who disagree about them: segmentation data for those who have none."""
+"""Synthetic lesions, and raters who disagree about them: segmentation data that need no files."""
 
 from pathlib import Path
 
@@ -13,31 +13,41 @@ from leanbayes.lab.data.source import Source
 
 __all__ = ["lesions"]
 
-_EACH = 4  # images of a patient
+_IMAGES_OF_A_PATIENT = 4
 
 
 def lesions(
-    folder: Path | str | None = None,  # noqa: ARG001 - it needs none
+    folder: Path | str | None = None,  # noqa: ARG001 - every data set takes it
     seed: int = 0,
     *,
     patients: int = 150,
     size: int = 64,
     raters: int = 4,
 ) -> Source:
-    """Grey images of one bulgy lesion each, four of a patient, with a mask of every rater; all drawn by ``seed``.
+    """Draw grey images of one bulgy lesion each, with a mask of every rater.
 
-    With s(x) the distance from the lesion's edge inwards, its brightness is contrast·sigmoid(s/w). Rater r draws the
-    edge where s = w·(tᵣ + uᵣ(x)): tᵣ is their habit, from wide to narrow, and uᵣ a smooth wobble. So they differ most
-    where the edge is vague (w is large), which can be seen. Faint lesions are overlooked, though never by all.
+    Let s(x) be the distance of a pixel x from the edge of the lesion, positive inside, and w the width of the edge. The
+    brightness is contrast·sigmoid(s/w). Rater r draws the edge where s = w·(tᵣ + uᵣ(x)), with a habit tᵣ, from wide to
+    narrow, and a smooth wobble uᵣ. Raters therefore disagree most where the edge is vague, which one can see in the
+    image. A rater may overlook a faint lesion, but at least one rater sees it.
+
+    Args:
+        folder: is not used, because the set is computed.
+        seed: decides all draws.
+        patients: how many patients there are, with four images each.
+        size: the height and the width of the images.
+        raters: how many raters draw a mask of each image.
 
     >>> source = lesions(patients=20)
     >>> source.test.targets.by_rater().shape
     torch.Size([4, 20, 64, 64])
     """
     if min(patients, raters) < 1 or size < 16:
-        raise InputError(f"need patients and raters, and a size of at least 16, got {patients}, {raters} and {size}")
+        raise InputError(
+            f"patients and raters must be at least 1 and size at least 16, got {patients}, {raters} and {size}"
+        )
     random = torch.Generator().manual_seed(seed)
-    n = patients * _EACH
+    n = patients * _IMAGES_OF_A_PATIENT
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return low + (high - low) * torch.rand(*shape, generator=random)
@@ -47,7 +57,7 @@ def lesions(
         fine = F.interpolate(coarse, size=(size, size), mode="bicubic", align_corners=True)
         return fine.view(*shape, size, size)
 
-    of_patient = torch.arange(n) // _EACH
+    of_patient = torch.arange(n) // _IMAGES_OF_A_PATIENT
     contrast = uniform(0.15, 0.6, patients)[of_patient]
     vague = uniform(0.02, 0.12, n)
     axis = torch.linspace(-1, 1, size)

@@ -1,4 +1,4 @@
-"""LIDC-IDRI (Armato et al. 2011): patches of lung CT in which four radiologists have marked nodules."""
+"""LIDC-IDRI (Armato et al. 2011): patches of CT scans of lungs in which four radiologists have marked nodules."""
 
 from pathlib import Path
 
@@ -18,15 +18,21 @@ _ORIGIN = Origin("LIDC-IDRI", "https://www.cancerimagingarchive.net/collection/l
 
 
 def lidc(folder: Path | str | None = None, seed: int = 0, *, fold: int = 0) -> Source:
-    """Nodules in ``LIDC/lidc_128x128_4raters.npz``, by patient in four folds of which ``fold`` is the test.
+    """Read LIDC-IDRI from ``LIDC/lidc_128x128_4raters.npz``.
 
-    The file holds ``images`` (N, H, W) in bytes, ``masks`` (N, raters, H, W) of 0 and 1, or with the last axis packed
-    by `numpy.packbits`, and ``patient`` (N). The pickled file that is widely passed around is not read.
+    The file holds ``images`` (N, H, W) in bytes, ``masks`` (N, raters, H, W) of 0 and 1, and ``patient`` (N). The last
+    axis of the masks may be packed by `numpy.packbits`. The pickled file that many people share is not read, because
+    reading it could run code.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        seed: decides which patients are in which fold.
+        fold: which of four folds is the test set (Abboud et al. 2024, section 3.1).
     """
     path = _ORIGIN.find(folder, f"LIDC/{_FILE}", _FILE)
     arrays = load_npz(path)
     if not {"images", "masks", "patient"} <= arrays.keys():
-        raise FileError(f"{path} should hold images, masks and patient, got {sorted(arrays)}")
+        raise FileError(f"{path} should hold images, masks and patient, got {sorted(arrays)}; save these arrays")
     images, masks, patients = (arrays[name] for name in ("images", "masks", "patient"))
     if images.dtype != np.uint8 or images.ndim != 3 or not images.size or masks.dtype != np.uint8 or masks.ndim != 4:
         raise FileError(

@@ -1,4 +1,4 @@
-"""MedMNIST (Yang et al. 2023): twelve sets of medical images with their own splits, as .npz files."""
+"""MedMNIST (Yang et al. 2023): twelve data sets of medical images, each an .npz file with three sets."""
 
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ _CLASSES: dict[str, tuple[str, ...]] = {
     "organcmnist": _ORGANS,
     "organsmnist": _ORGANS,
 }  # fmt: skip
-_SUMS = {  # as version 3.0.2 of the package medmnist lists them
+_SUMS = {  # MD5 sums, as version 3.0.2 of the package medmnist lists them
     "pathmnist": "a8b06965200029087d5bd730944a56c1",
     "pathmnist_224": "2c51a510bcdc9cf8ddb2af93af1eadec",
     "chestmnist": "02c8a6516a18b556561a56cbdd36c4a8",
@@ -79,9 +79,14 @@ _ORIGINS = {
 
 
 def medmnist(folder: Path | str | None = None, name: str = "breastmnist", seed: int = 0) -> Source:
-    """A set of MedMNIST by the name of its file, such as "chestmnist_224"; sets, the validation set too, are its own.
+    """Read a data set of MedMNIST with its published sets.
 
-    ChestMNIST has 14 labels that are each there or not, the others one class of several. ``seed`` changes nothing.
+    ChestMNIST has 14 labels, each of which is present or absent. All others have one class of several.
+
+    Args:
+        folder: the data directory, by default `data_dir()`.
+        name: the name of the file, such as "breastmnist" or "chestmnist_224".
+        seed: changes nothing, because the sets are published.
     """
     origin = _ORIGINS.get(name) or Origin(name, _PAGE)
     path = origin.find(folder, f"MedMNIST/{name}.npz", f"{name}.npz")
@@ -90,7 +95,7 @@ def medmnist(folder: Path | str | None = None, name: str = "breastmnist", seed: 
         raise InputError(f"{path} should hold images and labels for train, val and test; copy it again from {_PAGE}")
     x, y = sets["train"]
     if x.ndim > 3 and x.shape[-1] != 3:
-        raise InputError(f"{path} holds volumes {x.shape[1:]}, of which no data set is made; give 2D images")
+        raise InputError(f"{path} holds volumes {x.shape[1:]}, which are not supported; give 2D images")
     source = from_arrays(path, sets, kind_of(y), seed=seed)
     names = _CLASSES.get(name.partition("_")[0])
     return source if names is None else with_classes(source, names)

@@ -1,4 +1,4 @@
-"""Street View House Numbers (Netzer et al. 2011), the cropped digits, in the official MATLAB files."""
+"""Street View House Numbers (Netzer et al. 2011): the cropped digits, from the official MATLAB files."""
 
 from functools import partial
 from pathlib import Path

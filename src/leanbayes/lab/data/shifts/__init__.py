@@ -1,6 +1,6 @@
-"""Data that a network was not trained for: corrupted, rotated, or of classes that it never saw.
+"""Shifted data: images that are corrupted or rotated, or that belong to classes which the network never saw.
 
-An unseen data set needs no function, only a place in ``Task.shifted``.
+A whole other data set needs no function: put it into ``Task.shifted``.
 """
 
 from leanbayes.lab.data.shifts.cache import cached

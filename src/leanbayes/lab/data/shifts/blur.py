@@ -1,6 +1,6 @@
-"""Blur: Gaussian, through frosted glass, out of focus, of a moving and of an approaching camera.
+"""Corruptions that blur: Gaussian blur, frosted glass, defocus, and the motion of a moving or approaching camera.
 
-Constants: ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
+The constants are those of ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
 """
 
 import torch
@@ -14,17 +14,18 @@ __all__ = ["BLURS", "defocus_blur", "disk", "gaussian_blur", "glass_blur", "moti
 
 
 def gaussian_blur(x: Tensor, sigma: float) -> Tensor:
-    """A Gaussian filter of ``sigma`` pixels; beyond the edge is the nearest pixel."""
+    """Apply a Gaussian filter of ``sigma`` pixels. Beyond the edge, the nearest pixel is repeated."""
     return gaussian_blurred(x, sigma)
 
 
 def glass_blur(x: Tensor, sigma: float, reach: int, times: int, draws: Draws) -> Tensor:
-    """Gaussian blur, then each pixel takes the value of one near it, ``times`` times, then blur again.
+    """Blur, replace each pixel by a random one near it ``times`` times, and blur again.
 
-    The other pixel is −reach … reach − 1 rows and columns away: here, where reach is 1, above, left, both or neither.
-    The original means to swap the two, but assigns views of one array to each other, which copies the one to the other
-    and leaves that as it was: so CIFAR-10-C's images were made, and so are these. It visits pixels from the lower
-    right, so that none is copied after it was changed, and one gather does the same. Upper and left margins stay.
+    The other pixel is −reach … reach − 1 rows and columns away. With a reach of 1 it lies above, to the left, both or
+    neither. The published code wants to swap the two pixels. It assigns views of one array to each other, though, so
+    that it copies one pixel and leaves the other unchanged. CIFAR-10-C was made with that code, so this function copies
+    too. The code visits pixels from the lower right, and never copies a pixel that it has changed. One gather
+    therefore does the same. The upper and left margins stay as they are.
     """
     height, width = x.shape[2:]
     out = gaussian_blurred(x, sigma)
@@ -32,18 +33,22 @@ def glass_blur(x: Tensor, sigma: float, reach: int, times: int, draws: Draws) ->
     moves = (h > reach) & (h <= height - reach) & (w > reach) & (w <= width - reach)
     for _ in range(times):
         down, right = draws.uniform(-reach, reach, 2, height, width).floor().clamp(max=reach - 1).long().unbind(1)
-        places = torch.where(moves, (h + down) * width + w + right, h * width + w)
-        out = out.flatten(2).gather(2, places.flatten(1)[:, None].expand(*x.shape[:2], -1)).view(x.shape)
+        sources = torch.where(moves, (h + down) * width + w + right, h * width + w)
+        out = out.flatten(2).gather(2, sources.flatten(1)[:, None].expand(*x.shape[:2], -1)).view(x.shape)
     return gaussian_blurred(out, sigma)
 
 
 def defocus_blur(x: Tensor, radius: float, soften: float) -> Tensor:
-    """The average over a disk (see `disk`); beyond the edge is the mirror image."""
+    """Average over a disk (see `disk`). Beyond the edge, the image is mirrored."""
     return correlate(x, disk(radius, soften), "mirror")
 
 
 def disk(radius: float, soften: float) -> list[list[float]]:
-    """The pixels within ``radius`` of the middle, equally, under a 3x3 Gaussian filter of ``soften`` pixels.
+    """Return a kernel that weighs all pixels within ``radius`` equally, softened by a 3x3 Gaussian filter.
+
+    Args:
+        radius: the radius of the disk in pixels.
+        soften: the standard deviation of the Gaussian filter in pixels.
 
     >>> [[round(weight, 3) for weight in row] for row in disk(0.3, 0.4)]
     [[0.002, 0.037, 0.002], [0.037, 0.845, 0.037], [0.002, 0.037, 0.002]]
@@ -58,16 +63,16 @@ def disk(radius: float, soften: float) -> list[list[float]]:
 
 
 def motion_blur(x: Tensor, radius: int, sigma: float, draws: Draws) -> Tensor:
-    """Blur along a line between −45° and 45° (see `smear`)."""
+    """Blur along a line whose random angle is between −45° and 45° (see `smear`)."""
     return smear(x, radius, sigma, draws.uniform(-45, 45))
 
 
 def zoom_blur(x: Tensor, steps: int) -> Tensor:
-    """The mean of the image and of ``steps`` images 1, 1.01, 1.02, … times as large."""
+    """Average the image and ``steps`` images that are 1, 1.01, 1.02, … times as large."""
     images = pixels_first(x)
     total = images.clone()
     for step in range(steps):
-        total += zoomed(images, 1 + step * (1.01 - 1))  # to the last digit as np.arange has them: crops depend on it
+        total += zoomed(images, 1 + step * (1.01 - 1))  # the same digits as np.arange gives, on which crops depend
     return pixels_first(total) / (steps + 1)
 
 

@@ -1,6 +1,6 @@
-"""Changes of the recording: contrast, saturation, JPEG, coarse pixels and elastic distortion.
+"""Digital corruptions: contrast, saturation, JPEG compression, coarse pixels and elastic distortion.
 
-Constants: ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
+The constants are those of ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
 """
 
 from io import BytesIO
@@ -18,16 +18,17 @@ __all__ = ["DIGITALS", "contrast", "elastic_transform", "jpeg_compression", "pix
 
 
 def contrast(x: Tensor, keep: float) -> Tensor:
-    """m + keep·(x − m), where m is the mean of each image's channel."""
+    """Return m + keep·(x − m), where m is the mean of each channel of an image."""
     mean = x.mean((2, 3), keepdim=True)
     return mean + keep * (x - mean)
 
 
 def saturate(x: Tensor, factor: float, more: float) -> Tensor:
-    """S·factor + more in the space of hue, saturation and value.
+    """Replace the saturation S by S·factor + more, in the space of hue, saturation and value.
 
-    With V = max(R, G, B), V·S = V − min(R, G, B), and the hue fixes f = (V − x)/(V·S), so x = V·(1 − S·f). Grey has no
-    hue, and counts as red: f = (0, 1, 1). So a grey image stays as it is while ``more`` = 0, and darkens after.
+    With V = max(R, G, B), the saturation obeys V·S = V − min(R, G, B), and the hue fixes f = (V − x)/(V·S), so that
+    x = V·(1 − S·f). Grey has no hue and counts as red: f = (0, 1, 1). A grey image therefore does not change while
+    ``more`` is 0, and becomes darker otherwise.
     """
     value = x.amax(1, keepdim=True)
     span = value - x.amin(1, keepdim=True)
@@ -38,18 +39,18 @@ def saturate(x: Tensor, factor: float, more: float) -> Tensor:
 
 
 def jpeg_compression(x: Tensor, quality: int) -> Tensor:
-    """Through a JPEG file in memory, by Pillow; the images are rounded to bytes on the way."""
+    """Write the images as JPEG files in memory and read them again. This rounds them to bytes."""
     pixels = on_host((255 * x).round().to(torch.uint8).permute(0, 2, 3, 1))
-    found = []
-    for one in pixels:
+    compressed = []
+    for image in pixels:
         file = BytesIO()
-        Image.fromarray(one.squeeze(2) if one.shape[2] == 1 else one).save(file, "JPEG", quality=quality)
-        found.append(np.asarray(Image.open(file)).reshape(one.shape))
-    return torch.from_numpy(np.stack(found)).to(x.device).permute(0, 3, 1, 2).to(x.dtype) / 255
+        Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image).save(file, "JPEG", quality=quality)
+        compressed.append(np.asarray(Image.open(file)).reshape(image.shape))
+    return torch.from_numpy(np.stack(compressed)).to(x.device).permute(0, 3, 1, 2).to(x.dtype) / 255
 
 
 def pixelate(x: Tensor, share: float) -> Tensor:
-    """To int(share·n) pixels a side and back, each time with Pillow's box filter."""
+    """Shrink each side of n pixels to int(share·n) pixels and enlarge it again, both with Pillow's box filter."""
     images = pixels_first(x)
     for axis in (0, 1):
         size = images.shape[axis]
@@ -59,24 +60,26 @@ def pixelate(x: Tensor, share: float) -> Tensor:
 
 
 def _boxes(size: int, wanted: int) -> list[list[tuple[int, float]]]:
-    """For each of the ``wanted`` pixels, those of ``size`` with their centres in (c − s/2, c + s/2], equally.
+    """Return, for each of the ``wanted`` new pixels, the old pixels that it averages, with their weights.
 
-    c is the centre of the new pixel in units of the old, and s its width, but never less than one.
+    These are the pixels of the ``size`` old ones with centres in (c − s/2, c + s/2]. Here c is the centre of the new
+    pixel in units of the old pixels, and s is its width, but at least one.
     """
     scale = size / wanted
     width = max(scale, 1.0)
     taps = []
     for i in range(wanted):
         inside = [p for p in range(size) if -0.5 < (p + 0.5 - (i + 0.5) * scale) / width <= 0.5]
-        taps.append([(place, 1 / len(inside)) for place in inside])
+        taps.append([(pixel, 1 / len(inside)) for pixel in inside])
     return taps
 
 
 def elastic_transform(x: Tensor, strength: float, smooth: float, shake: float, draws: Draws) -> Tensor:
-    """A random affine map, then smooth random displacements; lengths are in units of the shorter side.
+    """Apply a random affine map, then smooth random displacements. Lengths are in units of the shorter side.
 
-    Affine: three corners of a square in the middle move by U(−shake, shake) in each direction. Displacements:
-    U(−1, 1) for each pixel, under a Gaussian filter of ``smooth``, times ``strength``.
+    The affine map moves three corners of a square in the middle by U(−shake, shake) in each direction. The
+    displacements are U(−1, 1) for each pixel, smoothed by a Gaussian filter of ``smooth`` and multiplied by
+    ``strength``.
     """
     height, width = x.shape[2:]
     side = min(height, width)

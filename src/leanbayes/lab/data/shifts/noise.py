@@ -1,6 +1,6 @@
-"""Noise on every value: Gaussian, Poisson, salt and pepper, and noise in proportion to the value.
+"""Corruptions by noise: Gaussian, Poisson, salt and pepper, and noise in proportion to the value.
 
-Constants: ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
+The constants are those of ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
 """
 
 import torch
@@ -13,23 +13,23 @@ __all__ = ["NOISES", "gaussian_noise", "impulse_noise", "shot_noise", "speckle_n
 
 
 def gaussian_noise(x: Tensor, scale: float, draws: Draws) -> Tensor:
-    """x + scale·ξ with ξ ~ N(0, 1)."""
+    """Return x + scale·ξ with ξ ~ N(0, 1)."""
     return x + scale * draws.normal(*x.shape[1:])
 
 
 def shot_noise(x: Tensor, photons: float, draws: Draws) -> Tensor:
-    """Poisson(photons·x)/photons: mean x and variance x/photons, but for what is cut off above 1."""
+    """Return Poisson(photons·x)/photons, whose mean is x and variance x/photons before values above 1 are cut off."""
     return draws.poisson(photons * x) / photons
 
 
 def impulse_noise(x: Tensor, amount: float, draws: Draws) -> Tensor:
-    """Salt and pepper: each value, channel by channel, becomes 0 or 1 with probability amount/2 each."""
+    """Replace values by 0 or by 1, each with probability amount/2. Every channel has its own draws."""
     u = draws.uniform(0, 1, *x.shape[1:])
     return torch.where(u < amount / 2, 0, torch.where(u >= 1 - amount / 2, 1, x))
 
 
 def speckle_noise(x: Tensor, scale: float, draws: Draws) -> Tensor:
-    """x + scale·x·ξ with ξ ~ N(0, 1)."""
+    """Return x + scale·x·ξ with ξ ~ N(0, 1)."""
     return x + scale * x * draws.normal(*x.shape[1:])
 
 

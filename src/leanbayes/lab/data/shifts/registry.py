@@ -1,4 +1,4 @@
-"""Corruptions by name."""
+"""The corruptions by name, and `corrupt`, which applies one of them."""
 
 import torch
 from torch import Tensor
@@ -13,25 +13,28 @@ from leanbayes.lab.data.shifts.weather import WEATHERS
 
 __all__ = ["CORRUPTIONS", "corrupt", "known"]
 
-CORRUPTIONS: dict[str, Corruption] = {one.name: one for one in (*NOISES, *BLURS, *WEATHERS, *DIGITALS)}
-"""The 19 corruptions of CIFAR-10-C (Hendrycks and Dietterich 2019) by name."""
+CORRUPTIONS: dict[str, Corruption] = {
+    corruption.name: corruption for corruption in (*NOISES, *BLURS, *WEATHERS, *DIGITALS)
+}
+"""The 19 corruptions of CIFAR-10-C (Hendrycks and Dietterich 2019), by name."""
 
-_VALUES = 2**22  # worked on at a time, so that what lies between needs little memory
+_VALUES_AT_A_TIME = 2**22  # keeps intermediate results small
 
 
 def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: int = 0) -> Tensor:
-    """Images with one of the 19 corruptions of CIFAR-10-C.
+    """Apply one of the 19 corruptions of CIFAR-10-C to images.
 
-    What is random in image i comes from (``seed``, ``first`` + i): so batches of a set, given ``first``, make the same
-    images as the whole does at once; and all severities of a corruption share it, so they may be compared image by
-    image. Unlike CIFAR-10-C's bytes the result is not rounded, except by JPEG (see `cached` for bytes).
+    The random numbers of image i depend on (``seed``, ``first`` + i) alone. Batches of a set, each with its ``first``,
+    therefore give the same images as the whole set at once. All severities of a corruption share these numbers, so
+    they can be compared image by image. The result is not rounded to bytes as in CIFAR-10-C, except by JPEG; see
+    `cached` for bytes.
 
     Args:
-        images: (N, C, H, W) in [0, 1], floating point, grey or of three channels, 3 or more pixels a side.
+        images: floating-point images (N, C, H, W) in [0, 1] with 1 or 3 channels and 3 or more pixels on each side.
         name: one of ``CORRUPTIONS``.
         severity: 1 to 5.
-        seed: for what is random.
-        first: the number of the first image in its set.
+        seed: decides all random numbers.
+        first: the index of the first image in its set.
 
     Returns:
         Images in [0, 1] of the same shape, dtype and device.
@@ -42,7 +45,7 @@ def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: i
     corruption = known(name, severity, seed, first)
     x = checked(images, channels=(1, 3))
     out = torch.empty_like(images, memory_format=torch.contiguous_format)
-    size = max(_VALUES // x[0].numel(), 1)
+    size = max(_VALUES_AT_A_TIME // x[0].numel(), 1)
     with torch.no_grad():
         for start in range(0, len(x), size):
             part = x[start : start + size].contiguous()
@@ -51,7 +54,7 @@ def corrupt(images: Tensor, name: str, severity: int, *, seed: int = 0, first: i
 
 
 def known(name: str, severity: int, seed: int, first: int = 0) -> Corruption:
-    """The corruption of this name, if all that is asked of it exists."""
+    """Return the corruption of this name, and refuse a severity or seed that is not possible."""
     if name not in CORRUPTIONS:
         raise UnknownName.of("corruption", name, CORRUPTIONS)
     if isinstance(severity, bool) or severity not in SEVERITIES:

@@ -13,7 +13,9 @@ __all__ = ["rotate"]
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Images (N, C, H, W) in [0, 1], turned counterclockwise about their centre, bilinearly; what comes in is black.
+    """Rotate images (N, C, H, W) in [0, 1] counterclockwise about their centre, with bilinear interpolation.
+
+    Pixels that come from outside the image are black.
 
     >>> x = torch.eye(4)[None, None]
     >>> bool(torch.allclose(rotate(x, 90), x.rot90(1, (2, 3))))
@@ -26,7 +28,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     turn = math.radians(degrees)
     h = torch.arange(height, dtype=torch.float64, device=x.device).view(1, -1, 1) - (height - 1) / 2
     w = torch.arange(width, dtype=torch.float64, device=x.device) - (width - 1) / 2
-    # Where an output pixel comes from: the turn taken back, with rows counted downward.
+    # An output pixel comes from where the inverse rotation leads. Rows are counted downward.
     rows = math.cos(turn) * h + math.sin(turn) * w + (height - 1) / 2
     columns = math.cos(turn) * w - math.sin(turn) * h + (width - 1) / 2
     return interpolate(x, rows, columns, None).clamp(0, 1).to(images.dtype)

@@ -1,4 +1,4 @@
-"""Spatter on the lens: drops of water, which refract, and of mud, which cover."""
+"""Corruption by spatter on the lens: drops of water or of mud."""
 
 import math
 from typing import Literal
@@ -17,10 +17,10 @@ _MUD = (63 / 255, 42 / 255, 20 / 255)
 _SOBEL = [[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]]
 _TANGENT = math.tan(math.pi / 8)
 _WEAK, _STRONG = 50, 150
-_FAR = 20  # pixels, beyond which distances do not count
+_FAR = 20  # pixels; larger distances count as this one
 _BOX = [[1.0] * 3] * 3
 _EMBOSS = [[-2.0, -1.0, 0.0], [-1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]
-_SOLID = 0.8  # opacity from which mud is seen
+_SOLID = 0.8  # the opacity from which mud is visible
 
 
 def spatter(
@@ -33,11 +33,12 @@ def spatter(
     what: Literal["water", "mud"],
     draws: Draws,
 ) -> Tensor:
-    """x + m·turquoise for water, (1 − m)·x + m·brown for mud, where m is the drops' depth.
+    """Return x + m·turquoise for water, or (1 − m)·x + m·brown for mud, where m is the depth of the drops.
 
-    Drops are where N(mean, scale²) noise, blurred by ``sigma`` pixels, is above ``threshold``. Mud is blurred again, by
-    ``strength`` pixels. Water has ``strength`` at its deepest, and a relief made of distances from the drops' edges,
-    step by step as CIFAR-10-C makes it with OpenCV, rounding to bytes included; only the distances are exact here.
+    Drops are where N(mean, scale²) noise, blurred by ``sigma`` pixels, is above ``threshold``. Mud is blurred again by
+    ``strength`` pixels. Water has the depth ``strength`` where it is deepest, and a relief that follows from the
+    distances to the edges of the drops. The relief is computed step by step as CIFAR-10-C does it with OpenCV, and
+    rounded to bytes like there. Only the distances are exact here.
     """
     liquid = gaussian_blurred(mean + scale * draws.normal(1, *x.shape[2:]), sigma)
     drops = liquid >= threshold
@@ -53,16 +54,17 @@ def spatter(
 
 
 def _relief(water: Tensor) -> Tensor:
-    """Light and shade (N, 1, H, W), 0 to 255: the distance from the edges, smoothed, equalised, lit from a side."""
+    """Return light and shade (N, 1, H, W), 0 to 255: smoothed, equalised distances from the edges, lit from a side."""
     height = (correlate(distance_to(edges(water), water.dtype), _BOX, "mirror") / 9).floor()
     lit = correlate(equalised(height), _EMBOSS, "mirror").clamp(0, 255)
     return (correlate(lit, _BOX, "mirror") / 9).round()
 
 
 def edges(x: Tensor) -> Tensor:
-    """Canny's edges of images (N, 1, H, W) in 0 … 255, with thresholds 50 and 150, as OpenCV finds them.
+    """Find edges in images (N, 1, H, W) from 0 to 255 by the method of Canny, with the thresholds 50 and 150 of OpenCV.
 
-    Where |∂h| + |∂w| (by Sobel) is the largest across the edge and above 150, or above 50 and joined to such.
+    A pixel is an edge if |∂h| + |∂w| (by Sobel) is the largest across the edge and above 150, or above 50 and connected
+    to such a pixel.
     """
     across, down = (
         correlate(x, _SOBEL, "nearest"),
@@ -89,41 +91,42 @@ def edges(x: Tensor) -> Tensor:
             ),
         ),
     )
-    weak, found = largest & (size > _WEAK), largest & (size > _STRONG)
+    weak, edge = largest & (size > _WEAK), largest & (size > _STRONG)
     while True:
-        grown = weak & (F.max_pool2d(found.to(x.dtype), 3, 1, 1) > 0)
-        if torch.equal(grown, found):
-            return found
-        found = grown
+        grown = weak & (F.max_pool2d(edge.to(x.dtype), 3, 1, 1) > 0)
+        if torch.equal(grown, edge):
+            return edge
+        edge = grown
 
 
-def distance_to(places: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance of every pixel to the nearest true one of its image, or 20 if that is further or there is none.
+def distance_to(pixels: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the distance of every pixel to the nearest true pixel of its image, but at most 20.
 
-    The square of it is the least of Δh² + Δw²: first along the columns, then along the rows.
+    The square of the distance is the least Δh² + Δw². The minimum runs first along the columns, then along the rows.
     """
-    squares = torch.where(places, 0, _FAR**2).to(dtype)
+    squares = torch.where(pixels, 0, _FAR**2).to(dtype)
     for axis in (2, 3):
         size = squares.shape[axis]
         least = squares.clone()
         for apart in range(1, min(_FAR, size)):
             for to, of in ((0, apart), (apart, 0)):
-                some = least.narrow(axis, to, size - apart)
-                torch.minimum(some, squares.narrow(axis, of, size - apart) + apart**2, out=some)
+                part = least.narrow(axis, to, size - apart)
+                torch.minimum(part, squares.narrow(axis, of, size - apart) + apart**2, out=part)
         squares = least
     return squares.sqrt()
 
 
 def equalised(values: Tensor) -> Tensor:
-    """Histogram equalisation of whole numbers 0 … 20, image by image, to 0 … 255: 255·(F(v) − F(least))/(n − F(least)).
+    """Equalise the histogram of whole numbers 0 … 20, image by image, to 0 … 255.
 
-    F(v) counts the pixels up to v. An image of one value stays as it is, as in OpenCV.
+    The result is 255·(F(v) − F(least))/(n − F(least)), where F(v) counts the pixels up to v. An image with a single
+    value does not change, as in OpenCV.
     """
     index = values.flatten(1).long()
     ones = torch.ones((), dtype=torch.int64, device=values.device).expand_as(index)
     counts = torch.zeros(len(index), _FAR + 1, dtype=torch.int64, device=values.device).scatter_add_(1, index, ones)
     below = counts.cumsum(1)
     least = below.gather(1, index.amin(1, keepdim=True))
-    rest = index.shape[1] - least
-    mapped = ((below - least) * 255 / rest.clamp(min=1)).round().to(values.dtype).gather(1, index)
-    return torch.where(rest > 0, mapped, values.flatten(1)).view(values.shape)
+    above = index.shape[1] - least
+    mapped = ((below - least) * 255 / above.clamp(min=1)).round().to(values.dtype).gather(1, index)
+    return torch.where(above > 0, mapped, values.flatten(1)).view(values.shape)

@@ -1,6 +1,6 @@
-"""Weather: snow, frost, fog and bright light; spatter has a file of its own.
+"""Corruptions by weather: snow, frost, fog and bright light. Spatter has its own module.
 
-Constants: ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
+The constants are those of ``make_cifar_c.py`` of Hendrycks and Dietterich (2019), https://github.com/hendrycks/robustness.
 """
 
 import torch
@@ -14,14 +14,15 @@ from leanbayes.lab.data.shifts.spatter import spatter
 __all__ = ["WEATHERS", "brightness", "fog", "frost", "plasma", "snow"]
 
 _ICE = (0.78, 0.9, 1.0)  # white with a touch of blue
-_ROUGH = 1.4  # decay of the frost's fractal: ridges at every scale
+_ROUGH = 1.4  # the decay of the fractal noise of frost, which gives ridges at every scale
 
 
 def plasma(draws: Draws, height: int, width: int, decay: float) -> Tensor:
-    """Fractal noise (N, 1, height, width) by the diamond-square algorithm, from 0 to 1 over its own square.
+    """Draw fractal noise (N, 1, height, width) by the diamond-square algorithm.
 
-    The square wraps round; its side is the power of two that holds both sides. Each point is the mean of its four
-    neighbours at the scale of the step, plus U(−a, a); a is divided by decay² when the step is halved.
+    The noise is computed on a square that wraps around and is scaled to 0 … 1 there. The side of the square is the
+    power of two that holds both sides. Each point is the mean of its four neighbours at the scale of the step, plus
+    U(−a, a). When the step is halved, a is divided by decay².
     """
     side = 1 << (max(height, width) - 1).bit_length()
     shake = draws.uniform(-1, 1, side, side)
@@ -42,16 +43,16 @@ def plasma(draws: Draws, height: int, width: int, decay: float) -> Tensor:
 
 
 def fog(x: Tensor, amount: float, decay: float, draws: Draws) -> Tensor:
-    """(x + amount·plasma)·m/(m + amount), where m is the image's largest value."""
+    """Return (x + amount·plasma)·m/(m + amount), where m is the largest value of the image."""
     largest = x.amax((1, 2, 3), keepdim=True)
     return (x + amount * plasma(draws, x.shape[2], x.shape[3], decay)) * largest / (largest + amount)
 
 
 def frost(x: Tensor, keep: float, amount: float, draws: Draws) -> Tensor:
-    """keep·x + amount·ice, where the ice is SYNTHETIC: ridges of fractal noise, bluish white.
+    """Return keep·x + amount·ice, where the ice is SYNTHETIC: bluish white ridges of fractal noise.
 
-    CIFAR-10-C takes the ice from six photographs, which are not part of this package. The constants are its own, but
-    the texture is not: results on this corruption cannot be compared with published ones.
+    CIFAR-10-C takes the ice from six photographs, which are not part of this package. The constants are those of
+    CIFAR-10-C, but the texture is not. Results on this corruption cannot be compared with published ones.
     """
     ridges = 1 - (2 * plasma(draws, x.shape[2], x.shape[3], _ROUGH) - 1).abs()
     ice = ridges * torch.tensor(_ICE, dtype=x.dtype, device=x.device).view(3, 1, 1)
@@ -69,10 +70,11 @@ def snow(
     keep: float,
     draws: Draws,
 ) -> Tensor:
-    """Falling flakes before a whitened image: keep·x + (1 − keep)·max(x, 1.5·grey + ½) + s + s turned by 180°.
+    """Draw flakes in front of a whitened image.
 
-    The flakes s are N(mean, scale²) noise, ``zoom`` times as large, where it is above ``threshold``, blurred along a
-    line between −135° and −45° (see `smear`).
+    The result is keep·x + (1 − keep)·max(x, 1.5·grey + ½) + s + s turned by 180°. The flakes s are N(mean, scale²)
+    noise, enlarged ``zoom`` times, where it is above ``threshold``. They are blurred along a line whose random angle
+    is between −135° and −45° (see `smear`).
     """
     noise = pixels_first(mean + scale * draws.normal(1, *x.shape[2:]))
     flakes = pixels_first(zoomed(noise, zoom)).clamp(0, 1)
@@ -83,9 +85,12 @@ def snow(
 
 
 def brightness(x: Tensor, amount: float) -> Tensor:
-    """V + amount in the space of hue, saturation and value; V = max(R, G, B), so the others scale with it."""
+    """Replace V by V + amount in the space of hue, saturation and value.
+
+    V is max(R, G, B), so red, green and blue scale with it.
+    """
     value = x.amax(1, keepdim=True)
-    share = torch.where(value > 0, x / value, 1)  # black has no hue, and becomes grey
+    share = torch.where(value > 0, x / value, 1)  # black has no hue and becomes grey
     return share * (value + amount).clamp(max=1)
 
 

@@ -1,1 +1,1 @@
-"""One file for each family of architectures. A file holds its `Architecture`s in a tuple called MODELS."""
+"""Architectures, one file for each family. A file holds its `Architecture`s in a tuple called MODELS."""

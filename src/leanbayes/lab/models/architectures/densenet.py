@@ -21,7 +21,7 @@ _PLANS = {
 
 
 class DenseLayer(nn.Module):
-    """Join what came in with what a 1x1 and a 3x3 convolution make of it, each after norm and ReLU.
+    """A 1x1 and a 3x3 convolution, each after batch norm and ReLU, whose outputs are appended to the inputs.
 
     >>> DenseLayer(5, growth=3)(torch.zeros(1, 5, 4, 4)).shape
     torch.Size([1, 8, 4, 4])
@@ -35,13 +35,16 @@ class DenseLayer(nn.Module):
         self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x and, after it, ``growth`` new channels."""
+        """Return the channels of x, followed by ``growth`` new channels."""
         hidden = self.conv1(F.relu(self.norm1(x)))
         return torch.cat([x, self.conv2(F.relu(self.norm2(hidden)))], dim=1)
 
 
 class DenseNet(nn.Module):
-    """A stem of 2k channels, four blocks of layers that add k, between them half the channels and the size."""
+    """A stem with 2k channels and four blocks whose layers add k channels each.
+
+    Between two blocks, a transition halves the number of channels and the height and width.
+    """
 
     def __init__(self, depth: int, num_classes: int, in_channels: int, stem: Stem) -> None:
         super().__init__()
@@ -67,16 +70,22 @@ class DenseNet(nn.Module):
         he_initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits, one row an image."""
+        """Return the logits, one row for each image."""
         logits: Tensor = self.classifier(F.relu(self.features(x)).mean((2, 3)))
         return logits
 
 
 def densenet(depth: int, num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") -> DenseNet:
-    """Build an untrained DenseNet of 121, 161, 169 or 201 layers (Nazarovs et al. 2021, section 5).
+    """Build an untrained DenseNet as Nazarovs et al. 2021 use it (section 5).
 
-    ``stem`` is as for ResNets. "small" has no norm, as the paper's on CIFAR; their code takes "imagenet" for
-    32x32 images too, which costs a sixteenth. Odd sides are halved upwards, so that images of any size fit.
+    Sides of odd length are rounded up when they are halved, so that images of any size fit.
+
+    Args:
+        depth: the number of layers: 121, 161, 169 or 201.
+        num_classes: the number of outputs.
+        in_channels: the number of channels of the images.
+        stem: how images enter, as for ResNets. "small" has no norm, as in the experiments of Huang et al. 2017 on
+            CIFAR. The code of Nazarovs et al. 2021 uses "imagenet" for images of 32x32 too, which costs a sixteenth.
 
     >>> densenet(121)(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 10])

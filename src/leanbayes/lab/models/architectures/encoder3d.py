@@ -16,10 +16,11 @@ _POOLS = (3, 2, 2, 2)
 
 
 class Encoder3d(nn.Module):
-    """Five double convolutions with max pooling between them, the mean over positions, a linear head.
+    """Five double convolutions with max pooling between them, the mean over positions, and a linear head.
 
-    The last two have a stride of 3, in their first convolution only: then, and only then, does a volume of
-    105x127x105, the paper's, end as one position, as its figure needs. A pool takes no more than is left along an axis.
+    The last two double convolutions have a stride of 3 in their first convolution. With these strides a volume of
+    105x127x105, which the paper uses, ends as one position, as its figure 9 shows. A pooling window is never larger
+    than the side that is left along an axis.
     """
 
     def __init__(self, in_channels: int, classes: int, widths: Sequence[int]) -> None:
@@ -32,7 +33,7 @@ class Encoder3d(nn.Module):
         he_initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of volumes (N, channels, D, H, W)."""
+        """Return the logits of volumes (N, channels, D, H, W)."""
         if x.ndim != 5:
             raise ShapeMismatch(f"encoder3d takes volumes (N, channels, D, H, W), got shape {tuple(x.shape)}")
         for pool, block in zip((1, *_POOLS), self.blocks, strict=True):
@@ -47,7 +48,13 @@ def encoder3d(
     size: Sequence[int] | None = None,
     widths: Sequence[int] = (16, 32, 64, 128, 256),
 ) -> Encoder3d:
-    """Build an untrained encoder for volumes, one width for each of its five levels; any ``size`` fits.
+    """Build an untrained encoder for volumes.
+
+    Args:
+        in_channels: the number of channels of a volume.
+        classes: the number of outputs.
+        size: (depth, height, width) of the volumes; any size fits.
+        widths: the number of channels at each of the five levels.
 
     >>> import torch
     >>> encoder3d(in_channels=1, classes=2, widths=(2, 2, 4, 4, 8))(torch.zeros(2, 1, 28, 28, 28)).shape

@@ -12,7 +12,7 @@ __all__ = ["lenet5", "lenet300"]
 def lenet5(in_channels: int, classes: int, size: tuple[int, int] = (28, 28)) -> nn.Sequential:
     """Build two 5x5 convolutions with ReLU and max pooling, and linear layers of 120, 84 and ``classes`` units.
 
-    The original takes 32x32; smaller images get a border of 2, which makes 28x28 the same.
+    The original takes images of 32x32. Smaller images get a border of 2 pixels, so that 28x28 becomes 32x32.
 
     >>> import torch
     >>> sum(p.numel() for p in lenet5(in_channels=1, classes=10).parameters())
@@ -30,7 +30,9 @@ def lenet5(in_channels: int, classes: int, size: tuple[int, int] = (28, 28)) -> 
 
 
 def lenet300(in_features: int, classes: int) -> nn.Sequential:
-    """Build LeNet 300-100 with batch norm (sensitivity-guided subnetworks, H.2.1); without, it is an `mlp`.
+    """Build LeNet 300-100 with batch norm, as sensitivity-guided subnetworks train it (appendix H.2.1).
+
+    Without batch norm it is ``mlp(in_features, classes, width=(300, 100))``.
 
     >>> lenet300(in_features=784, classes=10)[1]
     Linear(in_features=784, out_features=300, bias=True)

@@ -11,7 +11,13 @@ __all__ = ["mlp"]
 
 
 def mlp(in_features: int, classes: int, width: int | Sequence[int] = 64, batch_norm: bool = False) -> nn.Sequential:
-    """Build hidden layers with ReLU, two of ``width`` units or one for each width; inputs of more axes are flattened.
+    """Build a multi-layer perceptron with ReLU. It flattens inputs that have several axes.
+
+    Args:
+        in_features: the number of values of one input.
+        classes: the number of outputs.
+        width: the number of units of the two hidden layers, or a sequence with one number for each hidden layer.
+        batch_norm: whether batch norm follows each hidden layer.
 
     >>> import torch
     >>> mlp(in_features=4, classes=3)(torch.zeros(2, 4)).shape

@@ -1,4 +1,4 @@
-"""What the architectures share: how images enter, two convolutions in a row, initial weights, and checks."""
+"""Parts that architectures share: how images enter, double convolutions, initial weights and checks."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
@@ -10,17 +10,21 @@ from leanbayes.errors import InputError, UnknownName
 __all__ = ["LARGE", "Stem", "double_convolution", "entry", "he_initialise", "require_positive", "require_size"]
 
 Stem = Literal["small", "cifar7", "imagenet"]
-"""3x3 with stride 1; 7x7 with stride 1; 7x7 with stride 2 and max pooling. The first two do not pool."""
+"""How images enter a network.
+
+"small" is a 3x3 convolution with stride 1, "cifar7" a 7x7 convolution with stride 1 (sensitivity-guided subnetworks,
+appendix H.3.2), and "imagenet" a 7x7 convolution with stride 2, followed by max pooling.
+"""
 
 LARGE = 64
-"""Images with longer sides than this are taken in coarsely by default, as those of ImageNet are."""
+"""Images whose sides are longer than this enter by the stem "imagenet" by default."""
 
 _CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
 _NORMS: dict[int, type[nn.BatchNorm2d] | type[nn.BatchNorm3d]] = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
 
 def entry(stem: Stem, in_channels: int, channels: int) -> tuple[nn.Conv2d, nn.Module]:
-    """The first convolution, and the pooling that follows its norm: none but for the stem "imagenet".
+    """Build the first convolution and the pooling that follows its norm. Only the stem "imagenet" pools.
 
     >>> entry("imagenet", 3, 64)[0]
     Conv2d(3, 64, kernel_size=(7, 7), stride=(2, 2), padding=(3, 3), bias=False)
@@ -33,7 +37,13 @@ def entry(stem: Stem, in_channels: int, channels: int) -> tuple[nn.Conv2d, nn.Mo
 
 
 def double_convolution(in_channels: int, channels: int, stride: int = 1, rank: int = 2) -> nn.Sequential:
-    """Twice a convolution of 3 along each axis, batch norm and ReLU; the first convolution has the stride.
+    """Build a convolution of 3 pixels along each axis, batch norm and ReLU, and all of them a second time.
+
+    Args:
+        in_channels: the number of channels that enter.
+        channels: the number of channels after each convolution.
+        stride: the stride of the first convolution.
+        rank: 2 for images, 3 for volumes.
 
     >>> import torch
     >>> double_convolution(1, 4, stride=2, rank=3)(torch.zeros(2, 1, 6, 6, 8)).shape
@@ -47,7 +57,7 @@ def double_convolution(in_channels: int, channels: int, stride: int = 1, rank: i
 
 
 def he_initialise(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_out") -> None:
-    """Draw the weights of convolutions from N(0, 2/fan), so that ReLU keeps the variance; biases become zero."""
+    """Draw the weights of convolutions from N(0, 2/fan), so that ReLU keeps the variance. Biases become zero."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Conv3d):
             nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
@@ -56,14 +66,14 @@ def he_initialise(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_ou
 
 
 def require_positive(model: str, **numbers: int) -> None:
-    """Complain of the first of ``numbers`` that is no whole number from 1."""
+    """Raise an error for the first of ``numbers`` that is no whole number of at least 1."""
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise InputError(f"{model}: {name} must be a whole number, 1 or more, got {number!r}")
 
 
 def require_size(model: str, size: Sequence[int], smallest: int, instead: str) -> None:
-    """Complain of a ``size`` that is no (height, width) or smaller than ``smallest``, and say what to do instead."""
+    """Raise an error if ``size`` is no (height, width), or has a side below ``smallest``."""
     if len(size) != 2:
         raise InputError(f"{model} needs the size of images as (height, width), got {tuple(size)}")
     if min(size) < smallest:
@@ -73,9 +83,12 @@ def require_size(model: str, size: Sequence[int], smallest: int, instead: str) -
 
 
 def at_depth(make: Callable[..., nn.Module], depth: int, stem: Stem | None = None) -> Callable[..., nn.Module]:
-    """Fix the depth of a family of networks; the stem is by default the one that fits the size of the images.
+    """Return a function that builds networks of one depth, with the arguments that data give.
 
-    The stem for large images divides their sides by 4, and the stem for small ones leaves them as they are.
+    Args:
+        make: builds a network of any depth, with any stem.
+        depth: the depth.
+        stem: the stem. By default it is "imagenet" for large images, which divides their sides by 4, and else "small".
     """
 
     def build(in_channels: int, classes: int, size: tuple[int, int] = (32, 32)) -> nn.Module:

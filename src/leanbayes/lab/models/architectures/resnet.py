@@ -1,6 +1,6 @@
-"""ResNets (He et al. 2016) of 18 to 152 layers, also pre-activated (He et al. 2016b), and the small one of 001.
+"""ResNets (He et al. 2016) of 18 to 152 layers, pre-activated ResNets (He et al. 2016b), and a small one.
 
-Parameters are named as torchvision's, and a stem fits small or large images.
+The parameters have the names that torchvision gives them.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23,
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut: y = relu(x' + bn(conv(relu(bn(conv(x)))))).
 
-    x' is x itself, or a strided 1x1 convolution of it where the shape changes.
+    The shortcut x' is x itself or, if the shape changes, a strided 1x1 convolution of x.
 
     >>> import torch
     >>> BasicBlock(4, 8, stride=2)(torch.ones(1, 4, 6, 6)).shape
@@ -40,14 +40,16 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
+        """Return the output of the block."""
         shortcut = x if self.downsample is None else self.downsample(x)
         hidden = F.relu(self.bn1(self.conv1(x)))
         return F.relu(shortcut + self.bn2(self.conv2(hidden)))
 
 
 class Bottleneck(nn.Module):
-    """Convolutions 1x1, 3x3 (with the stride) and 1x1 beside a shortcut, the first two of a quarter of the channels.
+    """Convolutions of 1x1, 3x3 and 1x1 beside a shortcut.
+
+    The first two have a quarter of the channels, and the second has the stride.
 
     >>> import torch
     >>> Bottleneck(4, 8, stride=2)(torch.ones(1, 4, 6, 6)).shape
@@ -66,7 +68,7 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
+        """Return the output of the block."""
         shortcut = x if self.downsample is None else self.downsample(x)
         hidden = F.relu(self.bn1(self.conv1(x)))
         hidden = F.relu(self.bn2(self.conv2(hidden)))
@@ -74,10 +76,10 @@ class Bottleneck(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Norm and ReLU before each convolution, nothing after the sum: y = x' + conv(relu(bn(conv(relu(bn(x)))))).
+    """A block with batch norm and ReLU before each convolution: y = x' + conv(relu(bn(conv(relu(bn(x)))))).
 
-    Two 3x3 convolutions, or the three of a bottleneck. x' is x itself, or where the shape changes a strided 1x1
-    convolution of relu(bn(x)).
+    It has two 3x3 convolutions, or the three of a bottleneck. The shortcut x' is x itself or, if the shape changes, a
+    strided 1x1 convolution of relu(bn(x)).
 
     >>> import torch
     >>> PreActBlock(4, 8, stride=2, bottleneck=True)(torch.ones(1, 4, 6, 6)).shape
@@ -99,21 +101,21 @@ class PreActBlock(nn.Module):
             self.shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the block's output."""
+        """Return the output of the block."""
         hidden = shortcut = x
-        for place, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
+        for number, (norm, conv) in enumerate(zip(self.norms, self.convs, strict=True)):
             hidden = F.relu(norm(hidden))
-            if place == 0 and self.shortcut is not None:
+            if number == 0 and self.shortcut is not None:
                 shortcut = self.shortcut(hidden)
             hidden = conv(hidden)
         return shortcut + hidden
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of blocks (64, 128, 256 and 512 channels), the mean over positions, a linear head.
+    """A stem, four stages of blocks (64, 128, 256 and 512 channels), the mean over positions, and a linear head.
 
-    From 50 layers on the blocks are bottlenecks, and give four times those channels. The one norm outside the blocks
-    follows the stem, or, with pre-activated blocks, the last stage (He et al. 2016b).
+    From 50 layers on, the blocks are bottlenecks and have four times as many channels. One norm lies outside the
+    blocks. It follows the stem or, if the blocks are pre-activated, the last stage (He et al. 2016b).
     """
 
     def __init__(
@@ -139,7 +141,7 @@ class ResNet(nn.Module):
         he_initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits, one row an image."""
+        """Return the logits, one row for each image."""
         x = self.conv1(x)
         x = self.maxpool(x if self.preactivated else F.relu(self.bn1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
@@ -150,9 +152,13 @@ class ResNet(nn.Module):
 
 
 def resnet(depth: int, num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") -> ResNet:
-    """Build an untrained ResNet of 18, 34, 50, 101 or 152 layers: torchvision's, but for a small stem.
+    """Build an untrained ResNet. With the stem "imagenet" it is that of torchvision.
 
-    ``stem`` says how images enter: "small" and "cifar7" keep 32x32 images large, "imagenet" divides each side by 4.
+    Args:
+        depth: the number of layers: 18, 34, 50, 101 or 152.
+        num_classes: the number of outputs.
+        in_channels: the number of channels of the images.
+        stem: how images enter. "small" and "cifar7" keep the size of the images, and "imagenet" divides each side by 4.
     """
     return ResNet(num_classes, in_channels, stem, depth)
 
@@ -175,9 +181,10 @@ def resnet50(num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") 
 
 
 def preact_resnet(depth: int, num_classes: int = 10, in_channels: int = 3, stem: Stem = "small") -> ResNet:
-    """Build an untrained pre-activated ResNet (Nazarovs et al. 2021, section 5) of 18, 34, 50, 101 or 152 layers.
+    """Build an untrained pre-activated ResNet of 18, 34, 50, 101 or 152 layers (Nazarovs et al. 2021, section 5).
 
-    Their code leaves out the norm and ReLU after the last block, which He et al. (2016b) have, and so do we.
+    It has batch norm and ReLU after the last block, as in He et al. (2016b). The code of Nazarovs et al. 2021 leaves
+    them out.
 
     >>> import torch
     >>> preact_resnet(18, in_channels=1)(torch.zeros(2, 1, 28, 28)).shape
@@ -189,7 +196,8 @@ def preact_resnet(depth: int, num_classes: int = 10, in_channels: int = 3, stem:
 def small_resnet(in_channels: int, classes: int, widths: Sequence[int] = (16, 16, 32, 64)) -> nn.Sequential:
     """Build a strided 3x3 convolution, max pooling, and a strided block for each of ``widths``.
 
-    The paper names four blocks and the widths 16, 32 and 64, not which comes twice; here it is the first.
+    Sensitivity-guided subnetworks name four blocks with the widths 16, 32 and 64, but do not say which width comes
+    twice. Here it is the first.
 
     >>> import torch
     >>> small_resnet(in_channels=3, classes=10)(torch.zeros(2, 3, 32, 32)).shape

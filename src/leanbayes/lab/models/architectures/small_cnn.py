@@ -9,9 +9,10 @@ __all__ = ["small_cnn"]
 
 
 def small_cnn(in_channels: int, classes: int, size: tuple[int, int] = (8, 8)) -> nn.Sequential:
-    """Build two blocks of convolution, batch norm, ReLU and pooling, and two linear layers after them.
+    """Build two blocks of convolution, batch norm, ReLU and pooling, followed by two linear layers.
 
-    What the blocks leave is averaged over a grid, 2x2 for images of 8x8 and at most 4x4, so any larger image fits too.
+    The outputs of the blocks are averaged over a grid, so that images of any size from 8x8 fit. The grid is 2x2 for
+    images of 8x8, and at most 4x4.
 
     >>> import torch
     >>> small_cnn(in_channels=3, classes=5, size=(30, 45))(torch.zeros(2, 3, 30, 45)).shape

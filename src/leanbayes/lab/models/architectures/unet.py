@@ -1,4 +1,4 @@
-"""A small U-Net (Ronneberger et al. 2015) for segmentation: batch norm, bilinear up-sampling, images of any size."""
+"""A small U-Net (Ronneberger et al. 2015) for segmentation, with batch norm and bilinear up-sampling."""
 
 from functools import partial
 
@@ -13,9 +13,10 @@ __all__ = ["UNet", "unet"]
 
 
 class UNet(nn.Module):
-    """Double convolutions down ``depth`` halvings and up again, each level joined with its like on the way down.
+    """Double convolutions whose images are halved ``depth`` times and then doubled as often.
 
-    Images whose sides are no multiples of 2^depth are padded with zeros, and the outputs cut to size.
+    On the way up, each level also receives the outputs of the same level on the way down. Images whose sides are no
+    multiples of 2^depth are padded with zeros, and the outputs are cut to the size of the images.
     """
 
     def __init__(self, in_channels: int, classes: int, width: int, depth: int) -> None:
@@ -29,14 +30,14 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (N, classes, H, W) of images (N, channels, H, W)."""
+        """Return the logits (N, classes, H, W) of images (N, channels, H, W)."""
         height, width = x.shape[-2:]
         x = F.pad(x, (0, -width % self.multiple, 0, -height % self.multiple))
-        passed: list[Tensor] = []
+        skips: list[Tensor] = []
         for level, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2) if level else x)
-            passed.append(x)
-        for block, skip in zip(self.up, passed[-2::-1], strict=True):
+            skips.append(x)
+        for block, skip in zip(self.up, skips[-2::-1], strict=True):
             x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
             x = block(torch.cat([skip, x], dim=1))
         logits: Tensor = self.head(x)
@@ -44,9 +45,14 @@ class UNet(nn.Module):
 
 
 def unet(in_channels: int, classes: int, width: int = 16, depth: int = 3) -> UNet:
-    """Build an untrained U-Net whose first level has ``width`` channels; each of ``depth`` halvings doubles them.
+    """Build an untrained U-Net for images of any size.
 
-    That of sensitivity-guided subnetworks (H.4), with 64, 128, 256, 512 and 1024 channels, has ``width=64, depth=4``.
+    Args:
+        in_channels: the number of channels of the images.
+        classes: the number of classes of a pixel.
+        width: the number of channels at the first level. Each halving doubles them.
+        depth: how often the images are halved. Sensitivity-guided subnetworks (appendix H.4) use ``width=64`` and
+            ``depth=4``, which gives 64, 128, 256, 512 and 1024 channels.
 
     >>> unet(in_channels=3, classes=2)(torch.zeros(1, 3, 20, 33)).shape
     torch.Size([1, 2, 20, 33])

@@ -1,4 +1,4 @@
-"""VGG-16 (Simonyan and Zisserman 2015) and AlexNet (Krizhevsky et al. 2012) in the forms used for 32x32 images."""
+"""VGG-16 (Simonyan and Zisserman 2015) and AlexNet (Krizhevsky et al. 2012) in their usual forms for 32x32 images."""
 
 from collections import OrderedDict
 
@@ -13,12 +13,17 @@ _VGG16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512
 
 
 def vgg16(in_channels: int, classes: int, hidden: int | None = None, batch_norm: bool = True) -> nn.Sequential:
-    """Build thirteen 3x3 convolutions in five stages, each ended by max pooling, and a head.
+    """Build VGG-16: thirteen 3x3 convolutions in five stages, each of which ends with max pooling, and a head.
 
-    The head is one linear layer on the mean over positions, as is usual for 32x32 images; with ``hidden`` it is the
-    original one: a grid of 7x7, and two layers of so many units with ReLU and dropout. The original has
-    ``hidden=4096, batch_norm=False``, the code of Nazarovs et al. 2021 ``hidden=2048, batch_norm=False``. Odd sides are
-    halved upwards, so that images of any size fit.
+    Sides of odd length are rounded up when they are halved, so that images of any size fit. The original network has
+    ``hidden=4096, batch_norm=False``. The code of Nazarovs et al. 2021 has ``hidden=2048, batch_norm=False``.
+
+    Args:
+        in_channels: the number of channels of the images.
+        classes: the number of outputs.
+        hidden: the number of units of the two hidden layers of the original head, which sees a grid of 7x7 and has
+            dropout. By default the head is one linear layer on the mean over positions, as is usual for 32x32 images.
+        batch_norm: whether batch norm follows each convolution.
 
     >>> import torch
     >>> vgg16(in_channels=1, classes=10)(torch.zeros(2, 1, 28, 28)).shape
@@ -43,9 +48,10 @@ def vgg16(in_channels: int, classes: int, hidden: int | None = None, batch_norm:
 
 
 def alexnet(in_channels: int, classes: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Build five convolutions, three of them followed by max pooling, and one linear layer.
+    """Build AlexNet: five convolutions, three of them followed by max pooling, and one linear layer.
 
-    The code of Nazarovs et al. 2021 has ``activation=nn.Softplus``. Odd sides are halved upwards: any size fits.
+    Sides of odd length are rounded up when they are halved, so that images of any size fit. The layers are those in the
+    code of Nazarovs et al. 2021, which has ``activation=nn.Softplus``.
 
     >>> import torch
     >>> alexnet(in_channels=3, classes=10)(torch.zeros(2, 3, 32, 32)).shape
@@ -63,13 +69,13 @@ def alexnet(in_channels: int, classes: int, activation: type[nn.Module] = nn.ReL
 
 
 def _joined(features: list[nn.Module], grid: int, head: nn.Module) -> nn.Sequential:
-    """The features averaged over a grid, and the head on it, under torchvision's names."""
+    """Join the features, their mean over a grid and the head, under the names that torchvision gives them."""
     model = nn.Sequential(
         OrderedDict(
             features=nn.Sequential(*features), avgpool=nn.AdaptiveAvgPool2d(grid), flatten=nn.Flatten(), classifier=head
         )
     )
-    he_initialise(model, mode="fan_in")  # without norms the forward pass must keep its variance by itself
+    he_initialise(model, mode="fan_in")  # without norms, the weights must keep the variance in the forward pass
     return model
 
 

@@ -1,4 +1,4 @@
-"""The vision transformer (Dosovitskiy et al. 2021), with timm's parameter names."""
+"""The vision transformer (Dosovitskiy et al. 2021). The parameters have the names that timm gives them."""
 
 from collections import OrderedDict
 from functools import partial
@@ -16,7 +16,7 @@ __all__ = ["ViT", "vit"]
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads: softmax(QKᵀ/√d)V, with one linear layer for Q, K and V.
+    """Self-attention with several heads: softmax(QKᵀ/√d)V. One linear layer computes Q, K and V.
 
     >>> Attention(8, heads=2)(torch.zeros(1, 5, 8)).shape
     torch.Size([1, 5, 8])
@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return as many tokens as came in."""
+        """Return new tokens of the same shape."""
         batch, tokens, width = x.shape
         split = (batch, tokens, self.heads, width // self.heads)
         query, key, value = (part.reshape(split).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
@@ -39,7 +39,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron of four times the width, each after layer norm and beside a shortcut."""
+    """Attention and a perceptron with four times the width, each after layer norm and beside a shortcut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -50,14 +50,16 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(OrderedDict[str, nn.Module](fc1=inner, act=nn.GELU(), fc2=outer))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return as many tokens as came in."""
+        """Return new tokens of the same shape."""
         x = x + self.attn(self.norm1(x))
         out: Tensor = x + self.mlp(self.norm2(x))
         return out
 
 
 class ViT(nn.Module):
-    """Patches as tokens with learned positions, blocks of attention, a linear head on the class token or the mean.
+    """A transformer whose tokens are the patches of an image, with learned positions.
+
+    A linear head follows the blocks of attention. It sees the class token or the mean of all tokens.
 
     Images whose sides are no multiples of ``patch`` are padded with zeros below and to the right.
     """
@@ -92,13 +94,15 @@ class ViT(nn.Module):
             elif isinstance(module, nn.Conv2d):
                 nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5)
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
-        nn.init.normal_(self.pos_embed, std=0.5)  # of the tokens' own order: small models learn places sooner so
+        nn.init.normal_(
+            self.pos_embed, std=0.5
+        )  # as large as the tokens themselves, so that small models learn positions sooner
         if self.cls_token is not None:
             nn.init.normal_(self.cls_token, std=0.02)
         nn.init.normal_(self.head.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits, one row an image."""
+        """Return the logits, one row for each image."""
         if x.shape[-2:] != self.size:
             raise ShapeMismatch(
                 f"this vit was built for images of {self.size[0]}x{self.size[1]}, got shape {tuple(x.shape)}; "
@@ -123,10 +127,20 @@ def vit(
     heads: int = 4,
     pool: Literal["class", "mean"] = "class",
 ) -> ViT:
-    """Build an untrained vision transformer for images of one ``size`` (as in VDP++).
+    """Build an untrained vision transformer for images of one size.
 
-    ``patch`` is the side of a patch: by default 4, and 16 where images are larger than 64x64. ViT-S/16 has ``patch=16,
-    width=384, depth=12, heads=6``, ViT-B/16 ``patch=16, width=768, depth=12, heads=12``.
+    VDP++ uses such transformers. ViT-S/16 has ``patch=16, width=384, depth=12, heads=6``, and ViT-B/16 has ``patch=16,
+    width=768, depth=12, heads=12``.
+
+    Args:
+        in_channels: the number of channels of the images.
+        classes: the number of outputs.
+        size: (height, width) of the images.
+        patch: the side of a patch. By default it is 4, or 16 if the images are larger than 64x64.
+        width: the number of features of a token.
+        depth: the number of blocks.
+        heads: the number of heads of the attention in each block.
+        pool: what the head sees: the "class" token or the "mean" of all tokens.
 
     >>> vit(in_channels=1, classes=10, size=(28, 28))(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
