@@ -1,6 +1,8 @@
-"""A batch norm in train mode undoes one draw for a whole batch, not draws that differ in it: the digits of the demo.
+"""Compare propagations in a network with batch norm, on the digits of the demo.
 
-python benchmarks/batch_norm.py [--seeds 5]
+Batch norm in training mode normalises away a draw that the whole batch shares, but not draws that differ within it.
+
+    python benchmarks/batch_norm.py [--seeds 5]
 """
 
 import argparse
@@ -22,7 +24,7 @@ WAYS = [("sample", True), ("sample", False), ("mirrored", False), ("flipout", Fa
 
 
 def main() -> None:
-    """Train, measure, write."""
+    """Train, measure, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=40)

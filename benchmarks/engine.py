@@ -1,10 +1,10 @@
-"""What randomness costs: a ResNet-18 on 32x32 images, against the plain net in the same run.
+"""Measure what random weights cost: a ResNet-18 on 32x32 images, in the same run as the plain network.
 
-- step: elbo, backward, SGD with momentum; every weight random, and 1 % of them; by one draw for the batch, and by
-  mirrored draws, which recipes take in networks with batch norm such as this one.
-- predict: 32 draws against 32 plain passes, a draw and a pass in turns; with a random last layer only, against one
-  plain pass.
-- bytes: parameters and buffers at 1 %.
+- step: elbo, backward and SGD with momentum, with every weight random and with 1 % of them. Weights are drawn once for
+  the batch, or mirrored. Recipes use mirrored draws for networks with batch norm, such as this one.
+- predict: 32 draws compared with 32 plain passes, where each draw is followed by a pass. With a random last layer only,
+  32 draws compared with one plain pass.
+- bytes: the parameters and buffers with 1 % of the weights random.
 
     python benchmarks/engine.py [--batch 64] [--rounds 8]
 """
@@ -31,7 +31,7 @@ MIRRORED = "{}, mirrored"
 
 
 def stepper(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
-    """One training step of ``model``."""
+    """Return a function that does one training step of ``model``."""
     groups: Any = model.parameter_groups() if isinstance(model, lb.Bayesian) else model.parameters()
     optimizer, likelihood = torch.optim.SGD(groups, lr=1e-3, momentum=0.9), lb.Categorical()
 
@@ -44,7 +44,7 @@ def stepper(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
 
 
 def passes(model: nn.Module, x: Tensor, count: int) -> Callable[[], None]:
-    """So many plain passes in eval mode."""
+    """Return a function that does ``count`` plain passes in evaluation mode."""
     model.eval()
 
     @torch.no_grad()
@@ -56,10 +56,10 @@ def passes(model: nn.Module, x: Tensor, count: int) -> Callable[[], None]:
 
 
 def draw_by_draw(model: lb.Bayesian, plain: nn.Module, x: Tensor, rounds: int) -> dict[str, list[list[float]]]:
-    """Seconds of each of 32 draws and of as many plain passes, in turns: a pass after each draw.
+    """Measure each of 32 draws and as many plain passes, with a pass after each draw.
 
-    A block of 32 passes takes so long that another process may have the machine for one block and not for the other.
-    ``predict`` calls ``output`` once a draw; there the clock of the draws stands still.
+    A block of 32 passes would take so long that another process could slow one block and not the other. ``predict``
+    calls ``output`` once for each draw. The function measures the plain pass there, and stops the clock of the draws.
     """
     times: dict[str, list[list[float]]] = {"draws": [], "passes": []}
     plain_pass = passes(plain, x, 1)
@@ -71,33 +71,33 @@ def draw_by_draw(model: lb.Bayesian, plain: nn.Module, x: Tensor, rounds: int) -
         def take_turns(out: Tensor, clock: list[float] = clock, draws: Any = draws, plains: Any = plains) -> Tensor:
             ended = time.perf_counter()
             draws.append(ended - clock[0])
-            if len(draws) > 1:  # the first is recorded operation by operation
+            if len(draws) > 1:  # torch records the operations of the first draw, which is slower
                 plain_pass()
                 plains.append(time.perf_counter() - ended)
             clock[0] = time.perf_counter()
             return out
 
         lb.predict(model, x, samples=DRAWS, output=take_turns)
-        draws[-1] += time.perf_counter() - clock[0]  # what is done when all are made
+        draws[-1] += time.perf_counter() - clock[0]  # the work after the last draw
         begin = time.perf_counter()
         plain_pass()
         times["draws"].append(draws)
         times["passes"].append([*plains, time.perf_counter() - begin])
-    return {name: found[1:] for name, found in times.items()}
+    return {name: seconds[1:] for name, seconds in times.items()}
 
 
 def best(times: list[list[float]]) -> float:
-    """The sum over passes of the best of all rounds."""
+    """Return the sum over passes of the shortest time in all rounds."""
     return sum(min(column) for column in zip(*times, strict=True))
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes in all."""
+    """Return how many bytes the tensors have together."""
     return sum(tensor.nbytes for tensor in tensors)
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=8)
@@ -116,34 +116,36 @@ def main() -> None:
     steppers = {name: stepper(model, x, y) for name, model in (models | mirrored).items()}
     steps = race({"plain": stepper(copy.deepcopy(plain), x, y)} | steppers, options.rounds)
     last = models["last layer random"]
-    alone = race({"plain": passes(plain, x, 1), "last": lambda: lb.predict(last, x, samples=DRAWS)}, 4 * options.rounds)
+    last_layer = race(
+        {"plain": passes(plain, x, 1), "last": lambda: lb.predict(last, x, samples=DRAWS)}, 4 * options.rounds
+    )
     turns = {n: draw_by_draw(m, plain, x, options.predict_rounds) for n, m in models.items() if m is not last}
 
     rows = []
-    own = nbytes([*plain.parameters(), *plain.buffers()])
+    plain_bytes = nbytes([*plain.parameters(), *plain.buffers()])
     for name, model in models.items():
         row: dict[str, Any] = {"name": name, "random": model.summary().random}
         row |= timing("step", steps[name], steps["plain"])
         row |= timing("mirrored_step", steps[MIRRORED.format(name)], steps["plain"])
         if model is last:
-            row |= timing("predict", alone["last"], alone["plain"]) | {"predict_base": "plain"}
+            row |= timing("predict", last_layer["last"], last_layer["plain"]) | {"predict_base": "plain"}
         else:
             draws, plains = turns[name]["draws"], turns[name]["passes"]
-            by_round = [sum(mine) / sum(theirs) for mine, theirs in zip(draws, plains, strict=True)]
+            by_round = [sum(random) / sum(base) for random, base in zip(draws, plains, strict=True)]
             row |= {
                 "predict_seconds": best(draws),
                 "predict_ratio": best(draws) / best(plains),
                 "predict_ratio_median_of_rounds": statistics.median(by_round),
                 "predict_base": f"plain x {DRAWS}",
             }
-        row["bytes_ratio"] = nbytes([*model.parameters(), *model.buffers()]) / own
+        row["bytes_ratio"] = nbytes([*model.parameters(), *model.buffers()]) / plain_bytes
         rows.append(row)
         print(
             f"{name:18} step {row['step_ratio']:.3f}x, mirrored {row['mirrored_step_ratio']:.3f}x, "
             f"{DRAWS} draws {row['predict_ratio']:.3f} of {row['predict_base']}, bytes {row['bytes_ratio']:.4f}x"
         )
     settings = {"model": "resnet18, small stem", "batch": options.batch, "rounds": options.rounds, "draws": DRAWS}
-    seconds = {"plain_step_seconds": min(steps["plain"]), "plain_pass_seconds": min(alone["plain"])}
+    seconds = {"plain_step_seconds": min(steps["plain"]), "plain_pass_seconds": min(last_layer["plain"])}
     write(options.out, {"rows": rows, **seconds}, settings | {"predict_rounds": options.predict_rounds})
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: turns instead of blocks, the best of several, and a record of where it ran."""
+"""Tools that all benchmarks share: `race` measures in turns, `timing` takes the best, and `write` makes a record."""
 
 import json
 import statistics
@@ -15,7 +15,18 @@ RESULTS = ROOT / "docs" / "results"
 
 
 def race(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each work's turns. All take one in every round, each round begins with another, the first is lost."""
+    """Measure several pieces of work in turns, so that a busy machine slows all of them alike.
+
+    Every piece runs once in each round. Each round begins with another piece, and one more round before the first is
+    not counted.
+
+    Args:
+        works: the pieces of work by name.
+        rounds: how many rounds count.
+
+    Returns:
+        The seconds of each round, for each piece of work.
+    """
     names = list(works)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
@@ -29,7 +40,7 @@ def race(works: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[
 
 
 def timing(name: str, times: list[float], base: list[float]) -> dict[str, float]:
-    """Best and median seconds, and the best against the base's."""
+    """Return the best and the median seconds, and the ratio of the best to the best of ``base``."""
     return {
         f"{name}_seconds": min(times),
         f"{name}_median_seconds": statistics.median(times),
@@ -38,7 +49,7 @@ def timing(name: str, times: list[float], base: list[float]) -> dict[str, float]
 
 
 def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
-    """Write results with what is needed to repeat them."""
+    """Write results to a JSON file, with everything that is needed to repeat them."""
     record = {"command": "python " + " ".join(_own_arguments()), **surroundings("benchmarks"), "settings": settings}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record | {"results": results}, indent=2) + "\n")
@@ -47,10 +58,12 @@ def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
 
 def _own_arguments() -> list[str]:
     script = Path(sys.argv[0]).resolve()
-    given = sys.argv[1:]
-    if "--out" in given:  # where it was written is of one machine, and changes no figure
-        at = given.index("--out")
-        given = given[:at] + given[at + 2 :]
-    if "--data-dir" in given and Path(given[given.index("--data-dir") + 1]).is_absolute():  # and so is where data are
-        given[given.index("--data-dir") + 1] = "DIRECTORY"
-    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *given]
+    arguments = sys.argv[1:]
+    if "--out" in arguments:  # the path of the results belongs to one machine and changes no result
+        position = arguments.index("--out")
+        arguments = arguments[:position] + arguments[position + 2 :]
+    if "--data-dir" in arguments:  # the same is true of the path of the data
+        position = arguments.index("--data-dir") + 1
+        if Path(arguments[position]).is_absolute():
+            arguments[position] = "DIRECTORY"
+    return [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name, *arguments]

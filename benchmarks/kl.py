@@ -1,10 +1,10 @@
-"""What a Monte Carlo KL costs as the number M of draws grows (Nazarovs et al. 2021, figures 1, 2, 5 and 6).
+"""Measure what a Monte Carlo KL costs as the number M of draws grows (Nazarovs et al. 2021, figures 1, 2, 5 and 6).
 
-- weights: peak memory and time of one estimate and its gradient for 10⁶ and 10⁷ weights and M from 1 to 10,000: the
-  direct graph, gradients accumulated draw by draw (figure 5), statistics accumulated over the draws (Theorem 2), and
-  statistics drawn from their own law. What would take more than 40 s or 12 GB is not run; the record says so.
-- nets: one training step at M = 100 against M = 1 for DenseNet-121, VGG-16 and ResNet-50, Normal and Radial.
-- error: the standard error of the estimate against M and σ, beside the closed form (figure 2, left).
+- weights: peak memory and time of one estimate and its gradient, for 10⁶ and 10⁷ weights and M from 1 to 10,000. Four
+  ways are compared: the direct graph, gradients that are accumulated draw by draw (figure 5), statistics that are
+  accumulated over the draws (Theorem 2), and statistics that are drawn from their own distribution. What would take
+  more than 40 s or 12 GB is not run, and the record says so.
+- nets: one training step at M = 100 compared with M = 1, for DenseNet-121, VGG-16 and ResNet-50, Normal and Radial.
 
     python benchmarks/kl.py [--rounds 3] [--nets densenet121 vgg16 resnet50]
 """
@@ -34,20 +34,20 @@ PRIOR = TorchNormal(0.0, 1.0)
 
 
 def weight_of(count: int, posterior: Any = None) -> RandomWeight:
-    """So many weights with σ = 0.05."""
+    """Build ``count`` random weights with σ = 0.05."""
     mean = (0.1 * torch.randn(count)).requires_grad_()
     spread = torch.full((count,), 0.05).requires_grad_()
     return RandomWeight("weights", mean, None, spread, posterior or lb.posteriors.Normal())
 
 
-def one(estimator: lb.MonteCarlo, weight: RandomWeight) -> None:
-    """An estimate and its gradient."""
+def estimate(estimator: lb.MonteCarlo, weight: RandomWeight) -> None:
+    """Compute one estimate of the KL and its gradient."""
     weight.mean.grad = weight.spread.grad = None
     estimator(weight, PRIOR).backward()
 
 
 def by_accumulation(draws: int, weight: RandomWeight) -> None:
-    """Nazarovs et al. 2021, figure 5: a small graph for each draw, gradients added up."""
+    """Build a small graph for each draw and add the gradients up (Nazarovs et al. 2021, figure 5)."""
     weight.mean.grad = weight.spread.grad = None
     naive = lb.MonteCarlo(1, direct=True)
     for _ in range(draws):
@@ -55,18 +55,18 @@ def by_accumulation(draws: int, weight: RandomWeight) -> None:
 
 
 def works(draws: int, weight: RandomWeight) -> dict[str, Callable[[], None]]:
-    """The four ways."""
+    """Return the four ways to estimate the KL, by name."""
     return {
-        "direct": lambda: one(lb.MonteCarlo(draws, direct=True), weight),
+        "direct": lambda: estimate(lb.MonteCarlo(draws, direct=True), weight),
         "gradient accumulation": lambda: by_accumulation(draws, weight),
-        "accumulated statistics": lambda: one(lb.MonteCarlo(draws, statistics="accumulated"), weight),
-        "sampled statistics": lambda: one(lb.MonteCarlo(draws, statistics="sampled"), weight),
+        "accumulated statistics": lambda: estimate(lb.MonteCarlo(draws, statistics="accumulated"), weight),
+        "sampled statistics": lambda: estimate(lb.MonteCarlo(draws, statistics="sampled"), weight),
     }
 
 
 def weights(rounds: int) -> dict[str, Any]:
-    """Seconds and bytes by number of weights, way and M."""
-    found: dict[str, Any] = {}
+    """Measure seconds and bytes for each number of weights, way and M."""
+    figures: dict[str, Any] = {}
     for count in COUNTS:
         weight = weight_of(count)
         last: dict[str, tuple[int, float, float]] = {}
@@ -78,7 +78,7 @@ def weights(rounds: int) -> dict[str, Any]:
                     grows = name != "sampled statistics"
                     expected = seconds * (draws / before if grows else 1)
                     if expected > MOST_SECONDS or (name == "direct" and size * draws / before > MOST_BYTES):
-                        found[key] = "not run: too long or too large"
+                        figures[key] = "not run: too long or too large"
                         continue
                 work()
                 times = []
@@ -88,25 +88,27 @@ def weights(rounds: int) -> dict[str, Any]:
                     times.append(time.perf_counter() - begin)
                     if times[-1] > 5:
                         break
-                weight.mean.grad = weight.spread.grad = None  # what was there before is not counted when it is freed
-                found[key] = {"seconds": min(times), "peak_bytes": peak_memory(work)}
-                last[name] = draws, min(times), float(found[key]["peak_bytes"])
-                print(key, {k: round(v, 4) for k, v in found[key].items()}, flush=True)
+                weight.mean.grad = weight.spread.grad = (
+                    None  # memory that was in use before is not counted when it is freed
+                )
+                figures[key] = {"seconds": min(times), "peak_bytes": peak_memory(work)}
+                last[name] = draws, min(times), float(figures[key]["peak_bytes"])
+                print(key, {k: round(v, 4) for k, v in figures[key].items()}, flush=True)
         for name in ("accumulated statistics", "sampled statistics"):
-            small, large = (found[f"{count} weights, {name}, M = {m}"] for m in (1, 1000))
+            small, large = (figures[f"{count} weights, {name}, M = {m}"] for m in (1, 1000))
             if isinstance(large, dict):
                 key = f"{count} weights, {name}, M = 1000 to M = 1"
-                found[key] = {measure: large[measure] / small[measure] for measure in small}
+                figures[key] = {measure: large[measure] / small[measure] for measure in small}
         turns = race({str(m): works(m, weight)["sampled statistics"] for m in (1, 1000)}, TURNS)
         key = f"{count} weights, sampled statistics, in turns"
-        found[key] = timing("M = 1000", turns["1000"], turns["1"])
-        print(key, found[key], flush=True)
-    return found
+        figures[key] = timing("M = 1000", turns["1000"], turns["1"])
+        print(key, figures[key], flush=True)
+    return figures
 
 
 def nets(names: list[str], rounds: int) -> dict[str, Any]:
-    """A training step with M = 100 against M = 1, in turns."""
-    found: dict[str, Any] = {}
+    """Compare a training step with M = 100 and one with M = 1, in turns."""
+    figures: dict[str, Any] = {}
     x, y = torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))
     for name in names:
         torch.manual_seed(0)
@@ -115,16 +117,18 @@ def nets(names: list[str], rounds: int) -> dict[str, Any]:
             steps = {}
             for draws in (1, 100):
                 bnn = lb.Bayesian(model, posterior=posterior, kl=lb.MonteCarlo(draws, statistics="sampled"))
-                steps[f"M = {draws}"] = stepper(bnn.train(), x, y)  # untrained nets need the batch's statistics
+                steps[f"M = {draws}"] = stepper(
+                    bnn.train(), x, y
+                )  # untrained networks need the statistics of the batch
             times = race(steps, rounds)
             key = f"{name}, {type(posterior).__name__}"
-            found[key] = timing("M = 100", times["M = 100"], times["M = 1"])
-            print(key, found[key], flush=True)
-    return found
+            figures[key] = timing("M = 100", times["M = 100"], times["M = 1"])
+            print(key, figures[key], flush=True)
+    return figures
 
 
 def main() -> None:
-    """Measure, print, write the record."""
+    """Measure, print, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--nets", nargs="*", default=["densenet121", "vgg16", "resnet50"])

@@ -1,13 +1,15 @@
-"""Does a sparse Bayesian network train faster than the plain dense one? ResNet-18, 32x32 images, SSVI.
+"""Compare training steps of sparse Bayesian networks and of dense ones: ResNet-18 on 32x32 images, SSVI.
 
-One training step (ELBO, gradients, Adam) with 95 % and 99 % zeros, in turns with
+A step is the ELBO, its gradients and Adam, with 95 % and 99 % zeros. These networks take turns with the sparse ones:
 
-- ``plain``: the dense deterministic network,
-- ``local``: our dense network, every weight of a linear map or convolution random, local reparameterization,
-- ``masked``: the same under masks over dense tensors, as the public code of Li et al. 2024 has it,
+- ``plain``: the dense deterministic network;
+- ``local``: our dense network with local reparameterization, in which the
+  weights of all linear maps and convolutions are random;
+- ``masked``: the same with masks over dense tensors, as in the public code of Li et al. 2024.
 
-and what parameters, gradients and optimizer take in memory, which kernel each layer has chosen, and where the time of a
-sparse step goes: what is not products is there whatever the number of zeros, so it is the limit.
+The record also holds the memory of parameters, gradients and optimizer, the kernel that each layer has chosen, and
+where the time of a sparse step goes. The time that is not spent on products does not depend on the number of zeros, and
+so limits the speed.
 
     python benchmarks/sparse.py
 """
@@ -32,7 +34,7 @@ from leanbayes.propagate.stand_in import StandIn
 from leanbayes.subspace import scatters
 
 N_DATA = 50_000
-PARTS = {  # of a step, by the names that torch's profiler has for operations
+PARTS = {  # the parts of a step, and the names that the profiler of torch gives to their operations
     "products over stored weights": ("SparseProduct", "SparseProductBackward"),
     "noise and its gradient": ("_Spread", "_SpreadBackward"),
     "batch norms": ("native_batch_norm", "batch_norm_backward", "NativeBatchNorm"),
@@ -43,7 +45,7 @@ PARTS = {  # of a step, by the names that torch's profiler has for operations
 
 
 class Masked(nn.Module):
-    """Dense means and raw scales under a mask, two dense convolutions a layer (Li et al. 2024, eq. 4, and code)."""
+    """A layer with dense means and raw scales under a mask, and two dense products (code and eq. 4 of SSVI)."""
 
     def __init__(self, layer: Any, density: float) -> None:
         super().__init__()
@@ -52,7 +54,7 @@ class Masked(nn.Module):
         self.register_buffer("mask", (torch.rand_like(layer.weight) < density).to(layer.weight.dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """One draw of the outputs."""
+        """Return one draw of the outputs."""
         mean, scale = self.layer.weight * self.mask, F.softplus(self.rho) * self.mask
         if isinstance(self.layer, nn.Linear):
             first, second = F.linear(x, mean, self.layer.bias), F.linear(x.square(), scale.square())
@@ -62,26 +64,26 @@ class Masked(nn.Module):
         return first + (second + 1e-16).sqrt() * torch.randn_like(first)
 
     def kl(self) -> Tensor:
-        """To a standard Normal."""
+        """Return the KL to a standard Normal."""
         scale = F.softplus(self.rho)
         return (self.mask * (-scale.log() + (scale.square() + self.layer.weight.square()) / 2 - 0.5)).sum()
 
 
 def masked_network(density: float) -> nn.Module:
-    """ResNet-18, all but its first layer masked."""
+    """Build a ResNet-18 in which all layers except the first are masked."""
     model = resnet18()
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Conv2d | nn.Linear) and name != "conv1":
-            place, _, last = name.rpartition(".")
-            setattr(model.get_submodule(place), last, Masked(module, density))
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, Masked(module, density))
     return model
 
 
 def step_of(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None], torch.optim.Optimizer]:
-    """One optimizer step; batch norms take the statistics of the batch in all networks."""
+    """Return a function that does one training step, and its optimizer. Batch norms use the statistics of the batch."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    own = [module for module in model.modules() if isinstance(module, Masked)]
+    masked = [module for module in model.modules() if isinstance(module, Masked)]
 
     def step() -> None:
         optimizer.zero_grad()
@@ -89,8 +91,8 @@ def step_of(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None],
             loss = lb.elbo(model, x, y, lb.Categorical(), n_data=N_DATA).loss
         else:
             loss = F.cross_entropy(model(x), y)
-            if own:
-                loss = loss + torch.stack([module.kl() for module in own]).sum() / N_DATA
+            if masked:
+                loss = loss + torch.stack([module.kl() for module in masked]).sum() / N_DATA
         loss.backward()
         optimizer.step()
 
@@ -98,7 +100,7 @@ def step_of(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None],
 
 
 def kept_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """What is there between two steps, apart from activations."""
+    """Return the bytes that are in use between two steps, apart from activations."""
     parameters = list(model.parameters())
     states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
     parts = {
@@ -108,12 +110,12 @@ def kept_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
         "positions": [scatter.index for scatter in scatters(model).values()],
         "masks": [module.mask for module in model.modules() if isinstance(module, Masked)],
     }
-    found = {name: sum(t.numel() * t.element_size() for t in tensors) for name, tensors in parts.items()}
-    return found | {"all": sum(found.values())}
+    sizes = {name: sum(t.numel() * t.element_size() for t in tensors) for name, tensors in parts.items()}
+    return sizes | {"all": sum(sizes.values())}
 
 
-class Seen(TorchFunctionMode):
-    """Notes which kernel each sparse layer takes."""
+class ChosenKernels(TorchFunctionMode):
+    """Records which kernel each sparse layer chooses."""
 
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
@@ -137,27 +139,27 @@ class Seen(TorchFunctionMode):
 
 
 def layers(bnn: lb.Bayesian, x: Tensor) -> list[dict[str, Any]]:
-    """Each sparse layer and its kernel."""
+    """Describe each sparse layer and its kernel."""
     names = {id(scatter.index): name.partition(".parametrizations")[0] for name, scatter in scatters(bnn.model).items()}
-    with Seen(names) as seen:
+    with ChosenKernels(names) as kernels:
         bnn(x)
-    return seen.rows
+    return kernels.rows
 
 
 def parts(step: Callable[[], None]) -> dict[str, float]:
-    """Shares of the time of one step; sums and products of activations are among the others."""
+    """Return each part's share of the time of one step. Sums and products of activations belong to the others."""
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         step()
     spent = dict.fromkeys([*PARTS, "others"], 0.0)
     for row in recorded.key_averages():
-        own = row.key.rpartition("::")[2] if row.key.startswith("aten::") else row.key
-        part = next((name for name, keys in PARTS.items() if any(key in own for key in keys)), "others")
+        operation = row.key.rpartition("::")[2] if row.key.startswith("aten::") else row.key
+        part = next((name for name, keys in PARTS.items() if any(key in operation for key in keys)), "others")
         spent[part] += row.self_cpu_time_total
     return {name: time / sum(spent.values()) for name, time in spent.items()}
 
 
 def main() -> None:
-    """Race, weigh, write."""
+    """Measure times and memory, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--densities", type=float, nargs="+", default=[0.05, 0.01])
@@ -193,11 +195,13 @@ def main() -> None:
         for density in options.densities:
             model = models[f"sparse {density:g}"]
             assert isinstance(model, lb.Bayesian)
-            mine = row[f"sparse {density:g}"]
-            mine["parts"] = parts(steps[f"sparse {density:g}"][0])
-            mine["ratio_if_products_took_no_time"] = mine["step_ratio"] * (1 - mine["parts"][next(iter(PARTS))])
-            print({name: round(share, 3) for name, share in mine["parts"].items()}, flush=True)
-            mine["layers"] = layers(model, x)
+            sparse_row = row[f"sparse {density:g}"]
+            sparse_row["parts"] = parts(steps[f"sparse {density:g}"][0])
+            sparse_row["ratio_if_products_took_no_time"] = sparse_row["step_ratio"] * (
+                1 - sparse_row["parts"][next(iter(PARTS))]
+            )
+            print({name: round(share, 3) for name, share in sparse_row["parts"].items()}, flush=True)
+            sparse_row["layers"] = layers(model, x)
         results[f"batch {batch}"] = row
     write(options.out, results, {"network": "ResNet-18, 32x32", "rounds": options.rounds, "dense": "the first layer"})
 

@@ -1,9 +1,9 @@
-"""Digits: a small CNN, its most sensitive 1 % made random, and what that does to its confidence.
+"""Make the most sensitive 1 % of a small CNN random, and see what that does to its confidence.
 
     python examples/digits.py [--out out] [--seed 0] [--epochs 40]
 
-Trains on the digits 0 to 7 of scikit-learn's built-in set; 8 and 9 are classes that the network has never seen.
-Prints a table, and draws the entropies of known, rotated and unseen digits.
+The network learns the digits 0 to 7 of scikit-learn's built-in images. It never sees the digits 8 and 9. The program
+prints a table, and draws the entropies of known, rotated and unseen digits.
 """
 
 import argparse
@@ -30,7 +30,7 @@ KNOWN = 8
 
 
 def small_cnn() -> nn.Module:
-    """Two convolutions and two linear layers: 38,000 weights."""
+    """Build two convolutions and two linear layers, with 38,000 weights together."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
@@ -39,7 +39,7 @@ def small_cnn() -> nn.Module:
 
 
 def digits(seed: int) -> tuple[TensorDataset, Tensor, Tensor, dict[str, Tensor]]:
-    """Training set, test images and labels, and the shifted sets: rotated and unseen digits."""
+    """Return the training set, the test images and labels, and two shifted sets: rotated and unseen digits."""
     data = load_digits()
     images = torch.tensor(data.images / 16, dtype=torch.float32)[:, None]
     labels = torch.tensor(data.target)
@@ -58,7 +58,7 @@ def train(
     seed: int,
     hold_statistics: bool = False,
 ) -> None:
-    """Train by Adam on the ELBO. A plain module has no KL, so its loss is the mean negative log-likelihood."""
+    """Train with Adam on the ELBO. A plain module has no KL, so its loss is the mean negative log-likelihood."""
     batches = DataLoader(data, batch_size=64, shuffle=True, generator=torch.Generator().manual_seed(seed))
     model.train()
     parameters: Any = model.parameters()
@@ -76,15 +76,17 @@ def train(
 
 
 def measure(model: nn.Module, x: Tensor, y: Tensor, shifts: dict[str, Tensor]) -> tuple[list[float], dict[str, Tensor]]:
-    """Quality on the test digits, and the entropy of every set."""
-    found = lb.predict(model, x, samples=64)
-    entropies = {"test": found.total} | {name: lb.predict(model, z, samples=64).total for name, z in shifts.items()}
-    quality = [metric(found.mean, y).item() for metric in (accuracy, nll, brier, calibration_error)]
-    return quality + [auroc(found.total, entropies[name]).item() for name in shifts], entropies
+    """Return the quality of the predictions for the test digits, and the entropies of every set."""
+    prediction = lb.predict(model, x, samples=64)
+    entropies = {"test": prediction.total} | {
+        name: lb.predict(model, z, samples=64).total for name, z in shifts.items()
+    }
+    quality = [metric(prediction.mean, y).item() for metric in (accuracy, nll, brier, calibration_error)]
+    return quality + [auroc(prediction.total, entropies[name]).item() for name in shifts], entropies
 
 
 def draw(results: dict[str, dict[str, Tensor]], path: Path) -> None:
-    """Histograms of the entropy, a panel for each model."""
+    """Draw histograms of the entropy, with a panel for each model."""
     figure, axes = plt.subplots(1, len(results), figsize=(9, 3.2), sharex=True, sharey=True, layout="constrained")
     for axis, (title, entropies) in zip(axes, results.items(), strict=True):
         for name, values in entropies.items():
@@ -97,11 +99,11 @@ def draw(results: dict[str, dict[str, Tensor]], path: Path) -> None:
 
 
 def main() -> None:
-    """Train both networks, print the table, draw the figure."""
+    """Train both networks, print the table, and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder for the figure")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=40, help="of the plain network, and again of the random one")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="The folder that receives the figure.")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the split, the initial weights and the draws.")
+    parser.add_argument("--epochs", type=int, default=40, help="How many epochs each of the two networks is trained.")
     options = parser.parse_args()
     start = time.perf_counter()
     torch.manual_seed(options.seed)
@@ -120,16 +122,16 @@ def main() -> None:
     print(f"{'':24}" + "".join(f"{name:>16}" for name in ("accuracy", "NLL", "Brier", "ECE", *shifts)))
     for name, row in (("deterministic", plain), (f"partial, {bnn.summary().random} random", partial)):
         print(f"{name:24}" + "".join(f"{value:16.3f}" for value in row))
-    print("\nThe last two columns: AUROC of telling those digits from test digits by entropy.")
+    print("\nThe last two columns are the AUROC with which the entropy tells those digits from test digits.")
     print("\nMean entropy in nats:")
     for name in plain_entropies:
         before, after = plain_entropies[name].mean(), partial_entropies[name].mean()
         print(f"  {name:16} deterministic {before:.3f}   partial {after:.3f}")
-    print(f"\nWhere the random weights sit:\n{bnn.summary()}")
+    print(f"\nWhere the random weights are:\n{bnn.summary()}")
     options.out.mkdir(parents=True, exist_ok=True)
     figure = options.out / "digits.png"
     draw({"deterministic": plain_entropies, "1 % random": partial_entropies}, figure)
-    print(f"\nEntropies drawn in {figure}; {time.perf_counter() - start:.0f} s in all.")
+    print(f"\nThe entropies are drawn in {figure}. The program took {time.perf_counter() - start:.0f} s.")
 
 
 if __name__ == "__main__":
