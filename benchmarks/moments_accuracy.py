@@ -79,8 +79,8 @@ def halved(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def scene(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return two digits in 64x64 pixels of noise; a pixel is background, of a digit below 5, or of a digit from 5."""
     images, labels = torch.full((len(x), 1, 64, 64), x.min().item()), torch.zeros(len(x), 64, 64, dtype=torch.long)
-    places = torch.randint(0, 9, (len(x), 2, 2), generator=torch.Generator().manual_seed(0))
-    for i, ((top, left), (low, right)) in enumerate(places.tolist()):
+    corners = torch.randint(0, 9, (len(x), 2, 2), generator=torch.Generator().manual_seed(0))
+    for i, ((top, left), (low, right)) in enumerate(corners.tolist()):
         for j, row, column in ((i, top, left), ((i + 1) % len(x), low + 28, right + 28)):
             window = (slice(row, row + 28), slice(column, column + 28))
             images[i, 0][window] = torch.maximum(images[i, 0][window], x[j, 0])

@@ -20,8 +20,8 @@ def picture(path: Path, seed: int = 0, size: tuple[int, int] = (10, 12), mode: s
 def class_tree(top: Path, counts: tuple[int, ...] = (20, 20, 20), **options) -> Path:
     """A folder for each class; the class can be seen from the brightness."""
     for label, (name, count) in enumerate(zip(CLASSES, counts, strict=False)):
-        for place in range(count):
-            picture(top / name / f"{place}.png", seed=1000 * label + place, bright=80 * label, **options)
+        for index in range(count):
+            picture(top / name / f"{index}.png", seed=1000 * label + index, bright=80 * label, **options)
     return top
 
 
@@ -33,13 +33,13 @@ def mask(path: Path, values: np.ndarray) -> Path:
 
 def mask_tree(top: Path, count: int = 20, yes: int = 255, ending: str = "") -> Path:
     """images/ and masks/: the mask is the left part of the image, which is bright."""
-    for place in range(count):
-        pixels = np.random.default_rng(place).integers(0, 100, (10, 12), dtype=np.uint8)
+    for index in range(count):
+        pixels = np.random.default_rng(index).integers(0, 100, (10, 12), dtype=np.uint8)
         labels = np.zeros((10, 12))
-        labels[:, : 3 + place % 4] = yes
+        labels[:, : 3 + index % 4] = yes
         pixels[labels > 0] += 100
-        mask(top / "images" / f"i{place}.png", pixels)
-        mask(top / "masks" / f"i{place}{ending}.png", labels)
+        mask(top / "images" / f"i{index}.png", pixels)
+        mask(top / "masks" / f"i{index}{ending}.png", labels)
     return top
 
 

@@ -42,8 +42,8 @@ def refused(message: str, path: Path, **options) -> None:
 def test_sets_are_found_by_name(tmp_path: Path, names: tuple[str, str, str]) -> None:
     x, y, validation = names
     arrays = {}
-    for part, some in (("train", slice(0, 24)), (validation, slice(24, 30)), ("test", slice(30, 40))):
-        arrays |= {x.format(part): IMAGES[some], y.format(part): LABELS[some, None].astype(np.uint8)}
+    for part, rows in (("train", slice(0, 24)), (validation, slice(24, 30)), ("test", slice(30, 40))):
+        arrays |= {x.format(part): IMAGES[rows], y.format(part): LABELS[rows, None].astype(np.uint8)}
     source = read(saved(tmp_path / "a.npz", **arrays))
     assert [len(data) for data in (source.train, source.validation, source.test)] == [24, 6, 10]
     assert [int(y) for _, y in source.test] == LABELS[30:].tolist()

@@ -56,9 +56,9 @@ def test_a_missing_validation_set_comes_from_training(tmp_path: Path) -> None:
 
 
 def test_train_may_be_a_class(tmp_path: Path) -> None:
-    for place in range(10):
-        picture(tmp_path / "train" / f"{place}.png", place)
-        picture(tmp_path / "tram" / f"{place}.png", place)
+    for index in range(10):
+        picture(tmp_path / "train" / f"{index}.png", index)
+        picture(tmp_path / "tram" / f"{index}.png", index)
     assert read(tmp_path).preparation.classes == ("train", "tram")
 
 

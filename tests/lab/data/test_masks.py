@@ -35,17 +35,17 @@ def test_no_pair_is_in_two_sets_and_all_are_in_one(tmp_path: Path) -> None:
     source = read(mask_tree(tmp_path))
     pairs = [pair for data in (source.train, source.validation, source.test) for pair in data.targets.pairs]
     assert len(pairs) == len(set(pairs)) == 20
-    assert all(image.stem == found.stem for image, found in pairs)
+    assert all(image.stem == mask_file.stem for image, mask_file in pairs)
     assert [image for image, _ in source.test.targets.pairs] == source.test.inputs.paths
     assert read(tmp_path, seed=1).test.inputs.paths != source.test.inputs.paths
 
 
 def test_class_indices_and_pixels_that_do_not_count(tmp_path: Path) -> None:
-    for place in range(10):
-        picture(tmp_path / "images" / f"{place}.png", place)
+    for index in range(10):
+        picture(tmp_path / "images" / f"{index}.png", index)
         labels = RNG.integers(0, 4, (10, 12))
         labels[0] = 255
-        mask(tmp_path / "masks" / f"{place}.png", labels)
+        mask(tmp_path / "masks" / f"{index}.png", labels)
     refused("such as ignore=255", tmp_path)
     source = read(tmp_path, ignore=255)
     task = source.task("unet")
@@ -101,9 +101,9 @@ def test_resized_masks_have_no_new_classes_and_stay_with_their_image(tmp_path: P
 
 def test_layout_of_camvid(tmp_path: Path) -> None:
     for part, count in (("train", 4), ("val", 2), ("test", 3)):
-        for place in range(count):
-            picture(tmp_path / part / f"{part}{place}.webp", place)
-            mask(tmp_path / f"{part}annot" / f"{part}{place}.png", RNG.integers(0, 12, (10, 12)))
+        for index in range(count):
+            picture(tmp_path / part / f"{part}{index}.webp", index)
+            mask(tmp_path / f"{part}annot" / f"{part}{index}.png", RNG.integers(0, 12, (10, 12)))
     source = read(tmp_path, ignore=11)
     assert [len(data) for data in (source.train, source.validation, source.test)] == [4, 2, 3]
     assert len(source.preparation.classes) == 11
@@ -111,10 +111,10 @@ def test_layout_of_camvid(tmp_path: Path) -> None:
 
 def test_layout_of_isic(tmp_path: Path) -> None:
     for part, count in (("Training", 10), ("Validation", 2), ("Test_v2", 3)):
-        for place in range(count):
-            stem = f"ISIC_{part}{place}"
-            picture(tmp_path / f"ISIC-2017_{part}_Data" / f"{stem}.jpg", place)
-            picture(tmp_path / f"ISIC-2017_{part}_Data" / f"{stem}_superpixels.png", place)
+        for index in range(count):
+            stem = f"ISIC_{part}{index}"
+            picture(tmp_path / f"ISIC-2017_{part}_Data" / f"{stem}.jpg", index)
+            picture(tmp_path / f"ISIC-2017_{part}_Data" / f"{stem}_superpixels.png", index)
             labels = RNG.integers(0, 2, (10, 12)) * 255
             mask(tmp_path / f"ISIC-2017_{part}_Part1_GroundTruth" / f"{stem}_segmentation.png", labels)
     source = read(tmp_path)

@@ -19,13 +19,13 @@ def test_preparation_survives_json_and_prepares_new_images_alike(tmp_path: Path)
     source = read(top, size=9)
     again = Preparation.from_json(json.loads(json.dumps(source.preparation.to_json())))
     assert again == source.preparation
-    for place, file in enumerate(files(source.test)):
+    for index, file in enumerate(files(source.test)):
         ((name, x),) = again.inputs(file)
         assert name == file.name
-        assert torch.equal(x, source.test[place][0])
-    found = dict(again.inputs(top))
-    assert len(found) == 20
-    assert torch.equal(found["cat/3.png"], next(again.inputs(top / "cat" / "3.png"))[1])
+        assert torch.equal(x, source.test[index][0])
+    inputs = dict(again.inputs(top))
+    assert len(inputs) == 20
+    assert torch.equal(inputs["cat/3.png"], next(again.inputs(top / "cat" / "3.png"))[1])
 
 
 def test_new_images_that_do_not_suit(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_new_arrays_are_prepared_alike(tmp_path: Path) -> None:
     assert plan == source.preparation
     raw = np.asarray(source.test.inputs[:, 0])
     for arrays in ({"x": raw, "other": LABELS}, {"anything": raw}):
-        found = list(plan.inputs(saved(tmp_path / "new.npz", **arrays)))
-        assert [name for name, _ in found] == [str(place) for place in range(6)]
-        assert all(torch.equal(x, source.test[place][0]) for place, (_, x) in enumerate(found))
+        inputs = list(plan.inputs(saved(tmp_path / "new.npz", **arrays)))
+        assert [name for name, _ in inputs] == [str(index) for index in range(6)]
+        assert all(torch.equal(x, source.test[index][0]) for index, (_, x) in enumerate(inputs))
     with pytest.raises(InputError, match="name the array of inputs x"):
         plan.inputs(saved(tmp_path / "new.npz", a=raw, b=raw))
     with pytest.raises(InputError, match=r"have shape \(6, 1, 8, 8\), but the model takes \(N, \*\(1, 9, 8\)\)"):
@@ -120,25 +120,25 @@ def test_preparation_of_masks_survives_json(tmp_path: Path) -> None:
     source = read(mask_tree(tmp_path))
     again = Preparation.from_json(json.loads(json.dumps(source.preparation.to_json())))
     assert again == source.preparation
-    found = dict(again.inputs(tmp_path / "images"))
-    assert torch.equal(found[source.test.inputs.paths[0].name], source.test[0][0])
+    inputs = dict(again.inputs(tmp_path / "images"))
+    assert torch.equal(inputs[source.test.inputs.paths[0].name], source.test[0][0])
 
 
 def rows(target: list[object], separator: str = ",") -> list[str]:
-    return [separator.join([f"{place}", f"{place * place / 7}", str(value)]) for place, value in enumerate(target)]
+    return [separator.join([f"{index}", f"{index * index / 7}", str(value)]) for index, value in enumerate(target)]
 
 
 def test_new_rows_are_prepared_alike_whatever_the_order_of_columns(tmp_path: Path) -> None:
-    source = read(csv_file(tmp_path / "a.csv", "a,b,y", rows([place % 2 for place in range(60)])), target="y")
+    source = read(csv_file(tmp_path / "a.csv", "a,b,y", rows([index % 2 for index in range(60)])), target="y")
     plan = Preparation.from_json(json.loads(json.dumps(source.preparation.to_json())))
     assert plan == source.preparation
     raw = source.test.inputs.tolist()
     new = csv_file(tmp_path / "new.csv", "b,note,a", [f"{b!r},hello,{a!r}" for a, b in raw])
-    found = list(plan.inputs(new))
-    assert [name for name, _ in found] == [str(place) for place in range(len(raw))]
-    assert all(torch.equal(x, source.test[place][0]) for place, (_, x) in enumerate(found))
+    inputs = list(plan.inputs(new))
+    assert [name for name, _ in inputs] == [str(index) for index in range(len(raw))]
+    assert all(torch.equal(x, source.test[index][0]) for index, (_, x) in enumerate(inputs))
     np.savez(tmp_path / "new.npz", x=np.array(raw))
-    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(plan.inputs(tmp_path / "new.npz"), found, strict=True))
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(plan.inputs(tmp_path / "new.npz"), inputs, strict=True))
     with pytest.raises(InputError, match="has no column 'b'"):
         plan.inputs(csv_file(tmp_path / "new.csv", "a,c", ["1,2"]))
     with pytest.raises(InputError, match="line 2, column 'b' is missing"):

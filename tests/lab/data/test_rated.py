@@ -76,8 +76,8 @@ def test_all_masks_are_kept_in_the_shape_that_scores_take() -> None:
 
 def test_rated_data_can_be_learnt_and_judged() -> None:
     task = make().task()
-    found = evaluate(task.model(), DataLoader(task.test, 64), likelihood=task.likelihood, samples=1)
-    assert 0 <= found.metrics["dice"] <= 1
+    evaluation = evaluate(task.model(), DataLoader(task.test, 64), likelihood=task.likelihood, samples=1)
+    assert 0 <= evaluation.metrics["dice"] <= 1
 
 
 def test_line_up_is_one_place_for_a_group_of_any_type() -> None:

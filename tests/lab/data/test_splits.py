@@ -15,8 +15,8 @@ SHARES = {"validation": 0.15, "test": 0.15}
 @settings(max_examples=100, deadline=None)
 def test_every_example_is_in_one_set_and_every_group_in_training(groups: list[int], seed: int) -> None:
     parts = divide(groups, SHARES, seed)
-    assert sorted(place for places in parts.values() for place in places) == list(range(len(groups)))
-    assert {groups[place] for place in parts["train"]} == set(groups)
+    assert sorted(index for rows in parts.values() for index in rows) == list(range(len(groups)))
+    assert {groups[index] for index in parts["train"]} == set(groups)
 
 
 @given(st.lists(st.integers(7, 60), min_size=1, max_size=8), st.integers(0, 3))
@@ -26,7 +26,7 @@ def test_each_group_has_its_share_to_within_one(sizes: list[int], seed: int) -> 
     parts = divide(groups, SHARES, seed)
     for name, share in SHARES.items():
         assert abs(len(parts[name]) - share * len(groups)) <= 0.5 + 1e-9
-        counts = Counter(groups[place] for place in parts[name])
+        counts = Counter(groups[index] for index in parts[name])
         assert all(abs(counts[group] - share * size) <= 1 + 1e-9 for group, size in enumerate(sizes))
 
 

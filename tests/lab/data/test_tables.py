@@ -9,7 +9,7 @@ from tests.lab.data.makers import csv_file
 
 
 def rows(target: list[object], separator: str = ",") -> list[str]:
-    return [separator.join([f"{place}", f"{place * place / 7}", str(value)]) for place, value in enumerate(target)]
+    return [separator.join([f"{index}", f"{index * index / 7}", str(value)]) for index, value in enumerate(target)]
 
 
 def refused(message: str, path: Path, **options) -> None:
@@ -36,7 +36,7 @@ def refused(message: str, path: Path, **options) -> None:
     ],
 )
 def test_a_bad_cell_is_named_by_line_and_column(tmp_path: Path, line: str, message: str) -> None:
-    lines = rows([place % 2 for place in range(20)])
+    lines = rows([index % 2 for index in range(20)])
     refused(message, csv_file(tmp_path / "a.csv", "a,b,y", [*lines[:10], line, *lines[10:]]))
 
 

@@ -18,8 +18,8 @@ def fingerprint(task: Task) -> str:
     for data in (task.train, task.validation, task.test, *task.shifted.values()):
         count = length(data)
         digest.update(f"{count};".encode())
-        for place in range(0, count, -(-count // _EXAMPLES)):
-            for leaf in tree_leaves(data[place]):
+        for row in range(0, count, -(-count // _EXAMPLES)):
+            for leaf in tree_leaves(data[row]):
                 numbers = torch.as_tensor(leaf).flatten()
                 digest.update(repr(numbers[:: max(1, numbers.numel() // _NUMBERS)].tolist()).encode())
     return digest.hexdigest()[:16]

@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 
 
 def rows(target: list[object], separator: str = ",") -> list[str]:
-    return [separator.join([f"{place}", f"{place * place / 7}", str(value)]) for place, value in enumerate(target)]
+    return [separator.join([f"{index}", f"{index * index / 7}", str(value)]) for index, value in enumerate(target)]
 
 
 def refused(message: str, path: Path, **options) -> None:
@@ -25,16 +25,16 @@ def refused(message: str, path: Path, **options) -> None:
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_texts_are_classes(tmp_path: Path, separator: str) -> None:
-    names = ["ill" if place % 3 else "well" for place in range(60)]
+    names = ["ill" if index % 3 else "well" for index in range(60)]
     path = csv_file(tmp_path / "a.csv", separator.join(["a", "b", "y"]), rows(names, separator))
     source = read(path, target="y")
     assert source.preparation.classes == ("ill", "well")
     assert source.preparation.features == ("a", "b")
     sets = [source.train, source.validation, source.test]
     assert [len(data) for data in sets] == [42, 9, 9]
-    numbers = [int(data.inputs[place][0]) for data in sets for place in range(len(data))]
+    numbers = [int(data.inputs[index][0]) for data in sets for index in range(len(data))]
     assert sorted(numbers) == list(range(60))
-    assert [int(y) for data in sets for _, y in data] == [int(place % 3 == 0) for place in numbers]
+    assert [int(y) for data in sets for _, y in data] == [int(index % 3 == 0) for index in numbers]
     assert sum(int(y) for _, y in source.test) == 3
     task = source.task()
     assert isinstance(task.likelihood, Categorical)
@@ -42,12 +42,12 @@ def test_texts_are_classes(tmp_path: Path, separator: str) -> None:
 
 
 def test_features_are_standardised_by_the_training_rows_alone(tmp_path: Path) -> None:
-    path = csv_file(tmp_path / "a.csv", "a,b,y", rows([place % 2 for place in range(60)]))
+    path = csv_file(tmp_path / "a.csv", "a,b,y", rows([index % 2 for index in range(60)]))
     source = read(path, target="y")
     raw = np.asarray(source.train.inputs)
     np.testing.assert_allclose(source.preparation.mean, raw.mean(0), rtol=1e-12)
     np.testing.assert_allclose(source.preparation.std, raw.std(0), rtol=1e-12)
-    whole = np.array([[place, place * place / 7] for place in range(60)])
+    whole = np.array([[index, index * index / 7] for index in range(60)])
     assert not np.allclose(source.preparation.mean, whole.mean(0), rtol=1e-6)
     x = np.stack([np.asarray(x) for x, _ in source.test])
     np.testing.assert_allclose(x, (np.asarray(source.test.inputs) - raw.mean(0)) / raw.std(0), atol=1e-6)
@@ -57,15 +57,15 @@ def test_few_integers_are_classes_and_many_or_fractions_are_numbers(tmp_path: Pa
     def kind(values: list[object], **options) -> str:
         return read(csv_file(tmp_path / "a.csv", "a,b,y", rows(values)), target="y", **options).preparation.kind
 
-    assert kind([place % 20 for place in range(100)]) == "classes"
-    assert kind([place % 21 for place in range(100)]) == "regression"
-    assert kind([(place % 4) / 2 for place in range(100)]) == "regression"
-    assert kind([place % 4 for place in range(100)], kind="regression") == "regression"
-    assert kind([place % 21 for place in range(100)], kind="classes") == "classes"
+    assert kind([index % 20 for index in range(100)]) == "classes"
+    assert kind([index % 21 for index in range(100)]) == "regression"
+    assert kind([(index % 4) / 2 for index in range(100)]) == "regression"
+    assert kind([index % 4 for index in range(100)], kind="regression") == "regression"
+    assert kind([index % 21 for index in range(100)], kind="classes") == "classes"
 
 
 def test_integers_are_ordered_as_numbers(tmp_path: Path) -> None:
-    path = csv_file(tmp_path / "a.csv", "a,b,y", rows([(2, 10, 1)[place % 3] for place in range(60)]))
+    path = csv_file(tmp_path / "a.csv", "a,b,y", rows([(2, 10, 1)[index % 3] for index in range(60)]))
     assert read(path, target="y").preparation.classes == ("1", "2", "10")
 
 
@@ -73,12 +73,12 @@ def test_regression_keeps_the_way_back(tmp_path: Path) -> None:
     truth = (RNG.normal(size=60) * 30 + 1000).tolist()
     source = read(csv_file(tmp_path / "a.csv", "a,b,y", rows(truth)), target="y")
     plan = source.preparation
-    places = [int(source.train.inputs[place][0]) for place in range(len(source.train))]
-    np.testing.assert_allclose(plan.target_mean, [np.mean([truth[place] for place in places])])
-    np.testing.assert_allclose(plan.target_std, [np.std([truth[place] for place in places])])
-    for place, (_, y) in enumerate(source.test):
+    row_numbers = [int(source.train.inputs[index][0]) for index in range(len(source.train))]
+    np.testing.assert_allclose(plan.target_mean, [np.mean([truth[index] for index in row_numbers])])
+    np.testing.assert_allclose(plan.target_std, [np.std([truth[index] for index in row_numbers])])
+    for index, (_, y) in enumerate(source.test):
         back = float(y) * plan.target_std[0] + plan.target_mean[0]
-        assert back == pytest.approx(truth[int(source.test.inputs[place][0])], abs=1e-3)
+        assert back == pytest.approx(truth[int(source.test.inputs[index][0])], abs=1e-3)
     task = source.task("mlp")
     assert isinstance(task.likelihood, Gaussian)
     x, y = (torch.stack(parts) for parts in zip(*source.train, strict=True))
@@ -86,7 +86,7 @@ def test_regression_keeps_the_way_back(tmp_path: Path) -> None:
 
 
 def test_target_may_stand_anywhere_and_quotes_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
-    lines = [f'"{"x, y" if place % 2 else "z"}", {place}.5 ,1e{place % 3}' for place in range(40)]
+    lines = [f'"{"x, y" if index % 2 else "z"}", {index}.5 ,1e{index % 3}' for index in range(40)]
     (tmp_path / "a.csv").write_text("\n".join(["the class,a,b", *lines, "", ""]), encoding="utf-8-sig")
     source = read(tmp_path / "a.csv", target="the class")
     assert source.preparation.classes == ("x, y", "z")
@@ -94,7 +94,7 @@ def test_target_may_stand_anywhere_and_quotes_and_a_byte_order_mark_are_read(tmp
 
 
 def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
-    lines = rows([place % 2 for place in range(20)])
+    lines = rows([index % 2 for index in range(20)])
     path = csv_file(tmp_path / "a.csv", "a,b,y", lines)
     refused("has no column 'z'; its columns are ['a', 'b', 'y']", path, target="z")
     refused("say which column of", path, target=None)

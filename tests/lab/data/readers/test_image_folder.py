@@ -22,9 +22,9 @@ def refused(message: str, path: Path, **options) -> None:
 def test_statistics_are_those_of_the_training_images_alone(tmp_path: Path) -> None:
     class_tree(tmp_path / "train", (6, 6))
     class_tree(tmp_path / "val", (3, 3))
-    for place, name in enumerate(CLASSES[:2]):
+    for index, name in enumerate(CLASSES[:2]):
         Image.new("RGB", (12, 10), "white").save(tmp_path / "val" / name / "white.png")
-        picture(tmp_path / "test" / name / "a.png", place)
+        picture(tmp_path / "test" / name / "a.png", index)
     source = read(tmp_path)
     pixels = np.stack([np.asarray(Image.open(path)) for path in (tmp_path / "train").rglob("*.png")]) / 255
     np.testing.assert_allclose(source.preparation.mean, pixels.mean((0, 1, 2)), rtol=1e-6)

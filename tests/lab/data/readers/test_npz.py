@@ -35,9 +35,9 @@ def test_one_set_is_divided_by_class(tmp_path: Path, names: tuple[str, str]) -> 
     source = read(path)
     sets = [source.train, source.validation, source.test]
     assert [len(data) for data in sets] == [28, 6, 6]
-    found = [int(data.inputs[place].float().mean()) for data in sets for place in range(len(data))]
-    assert sorted(found) == list(range(40))
-    assert [int(y) for data in sets for _, y in data] == [place % 4 for place in found]
+    marks = [int(data.inputs[index].float().mean()) for data in sets for index in range(len(data))]
+    assert sorted(marks) == list(range(40))
+    assert [int(y) for data in sets for _, y in data] == [index % 4 for index in marks]
     for data, share in zip(sets, (0.7, 0.15, 0.15), strict=True):
         counts = torch.stack([y for _, y in data]).bincount(minlength=4)
         assert (counts - 10 * share).abs().max() <= 1

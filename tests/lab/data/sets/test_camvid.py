@@ -11,11 +11,11 @@ from tests.lab.data.makers import mask, picture
 
 def camvid(top: Path, void: int = 11) -> Path:
     for part, count in (("train", 6), ("val", 2), ("test", 3)):
-        for place in range(count):
-            picture(top / "CamVid" / part / f"{place}.png", place, size=(12, 16))
+        for index in range(count):
+            picture(top / "CamVid" / part / f"{index}.png", index, size=(12, 16))
             labels = np.arange(12 * 16).reshape(12, 16) % 12
             labels[labels == 11] = void
-            mask(top / "CamVid" / f"{part}annot" / f"{place}.png", labels)
+            mask(top / "CamVid" / f"{part}annot" / f"{index}.png", labels)
     return top
 
 

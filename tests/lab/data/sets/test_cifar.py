@@ -13,16 +13,16 @@ FILES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bi
 
 
 def records(count: int, seed: int) -> np.ndarray:
-    found = np.random.default_rng(seed).integers(0, 256, (count, 3073), dtype=np.uint8)
-    found[:, 0] = np.arange(count) % 10
-    return found
+    rows = np.random.default_rng(seed).integers(0, 256, (count, 3073), dtype=np.uint8)
+    rows[:, 0] = np.arange(count) % 10
+    return rows
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "cifar-10-batches-bin").mkdir()
-    for place, name in enumerate(FILES):
-        records(20, place).tofile(tmp_path / "cifar-10-batches-bin" / name)
+    for index, name in enumerate(FILES):
+        records(20, index).tofile(tmp_path / "cifar-10-batches-bin" / name)
     return tmp_path
 
 
@@ -38,12 +38,12 @@ def test_records_become_images_and_named_classes(folder: Path) -> None:
 
 def test_every_image_is_in_one_set_and_its_own_class(folder: Path) -> None:
     source = cifar10(folder, seed=3)
-    truth = {row[1:].tobytes(): row[0] for place in range(5) for row in records(20, place)}
-    found = {}
+    truth = {row[1:].tobytes(): row[0] for index in range(5) for row in records(20, index)}
+    classes = {}
     for part in (source.train, source.validation):
         for x, y in zip(part.inputs, part.targets, strict=True):
-            found[np.asarray(x).tobytes()] = int(y)
-    assert found == truth
+            classes[np.asarray(x).tobytes()] = int(y)
+    assert classes == truth
     assert not torch.equal(cifar10(folder, seed=4).validation.inputs, source.validation.inputs)
 
 

@@ -14,9 +14,9 @@ CITIES = {"train": ("aachen", "bochum", "bremen", "ulm", "jena", "zurich"), "val
 def streets(top: Path) -> Path:
     for split, cities in CITIES.items():
         for city in cities:
-            for place in range(2):
-                stem = f"{city}_{place:06}_000019"
-                picture(top / "leftImg8bit" / split / city / f"{stem}_leftImg8bit.png", place, size=(8, 16))
+            for index in range(2):
+                stem = f"{city}_{index:06}_000019"
+                picture(top / "leftImg8bit" / split / city / f"{stem}_leftImg8bit.png", index, size=(8, 16))
                 labels = np.arange(8 * 16).reshape(8, 16) % 34
                 mask(top / "gtFine" / split / city / f"{stem}_gtFine_labelIds.png", labels)
                 mask(top / "gtFine" / split / city / f"{stem}_gtFine_instanceIds.png", labels)

@@ -52,7 +52,7 @@ def test_shifted_digits_are_turned_or_unseen() -> None:
 
 def test_the_model_of_digits_is_new_each_time_and_fits() -> None:
     task = digits(0)
-    x = torch.stack([task.train[place][0] for place in range(4)])
+    x = torch.stack([task.train[index][0] for index in range(4)])
     first, second = task.model(), task.model()
     assert first(x).shape == (4, 8)
     assert not torch.equal(first[0].weight, second[0].weight)
@@ -80,7 +80,7 @@ def test_mnist_files_plain_and_gzipped(raw: Path, tmp_path: Path, monkeypatch: p
     assert (len(source.train), len(source.validation), len(source.test)) == (51, 9, 20)
     assert source.preparation.size == (9, 8)
     assert source.preparation.classes == tuple("01234")
-    assert [int(y) for _, y in source.test] == [place % 5 for place in range(20)]
+    assert [int(y) for _, y in source.test] == [index % 5 for index in range(20)]
     monkeypatch.setenv("LEANBAYES_DATA", str(tmp_path))
     assert torch.equal(mnist().train[7][0], source.train[7][0])
     assert source.task().model()(torch.zeros(1, 1, 9, 8)).shape == (1, 5)

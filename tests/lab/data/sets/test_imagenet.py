@@ -10,8 +10,8 @@ from tests.lab.data.makers import picture
 
 def test_imagenet_tests_on_val_and_reads_when_asked(tmp_path: Path) -> None:
     for label, name in enumerate(("n01", "n02", "n03")):
-        for place in range(10):
-            picture(tmp_path / "ImageNet" / "train" / name / f"{name}_{place}.JPEG", 10 * label + place, (9, 7 + place))
+        for index in range(10):
+            picture(tmp_path / "ImageNet" / "train" / name / f"{name}_{index}.JPEG", 10 * label + index, (9, 7 + index))
         picture(tmp_path / "ImageNet" / "val" / name / f"v{label}.JPEG", label)
     source = load_data("imagenet", tmp_path, size=8)
     assert [len(part) for part in (source.train, source.validation, source.test)] == [27, 3, 3]

@@ -39,9 +39,9 @@ def test_computed_once_and_read_the_same(tmp_path: Path, calls: list[str]) -> No
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_dtype_follows_the_images(tmp_path: Path, dtype: torch.dtype) -> None:
     x = X.to(dtype)
-    computed, found = (cached(x, "fog", 2, folder=tmp_path) for _ in range(2))
-    assert computed.dtype == found.dtype == dtype
-    assert torch.equal(computed, found)
+    computed, read_back = (cached(x, "fog", 2, folder=tmp_path) for _ in range(2))
+    assert computed.dtype == read_back.dtype == dtype
+    assert torch.equal(computed, read_back)
 
 
 def test_whatever_differs_is_another_file(tmp_path: Path, calls: list[str]) -> None:

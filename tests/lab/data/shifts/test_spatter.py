@@ -52,12 +52,12 @@ def test_an_image_without_drops_stays_dry() -> None:
 
 
 def test_distances_equal_scipy() -> None:
-    some = torch.rand(6, 1, 50, 47) < torch.tensor([0.3, 0.02, 0.003, 0.001, 1, 0]).view(6, 1, 1, 1)
-    some[3, 0, 0, 0] = True
-    ours = distance_to(some, torch.float64)
-    for places, one in zip(some[:5, 0], ours[:5, 0], strict=True):
-        truth = ndimage.distance_transform_edt(~np.asarray(places))
-        np.testing.assert_allclose(np.asarray(one), np.minimum(truth, 20), atol=1e-12)
+    points = torch.rand(6, 1, 50, 47) < torch.tensor([0.3, 0.02, 0.003, 0.001, 1, 0]).view(6, 1, 1, 1)
+    points[3, 0, 0, 0] = True
+    ours = distance_to(points, torch.float64)
+    for image, distances in zip(points[:5, 0], ours[:5, 0], strict=True):
+        truth = ndimage.distance_transform_edt(~np.asarray(image))
+        np.testing.assert_allclose(np.asarray(distances), np.minimum(truth, 20), atol=1e-12)
     assert (ours[5] == 20).all()
 
 
@@ -72,11 +72,11 @@ def test_equalised_by_hand() -> None:
 def test_edges_of_a_square_are_thin_and_closed() -> None:
     square = torch.zeros(1, 1, 16, 16)
     square[..., 4:11, 5:12] = 200
-    found = edges(square)[0, 0]
+    edge_map = edges(square)[0, 0]
     assert not edges(torch.full((1, 1, 9, 9), 200.0)).any()
-    _, regions = ndimage.label(~np.asarray(found))
+    _, regions = ndimage.label(~np.asarray(edge_map))
     assert regions == 2  # inside and outside
-    assert found.sum() <= 4 * 8
+    assert edge_map.sum() <= 4 * 8
     assert not edges(square / 200 * 8).any()  # at a corner 6 · 8 < 50
 
 
@@ -84,10 +84,10 @@ def test_weak_edges_count_where_they_join_strong_ones() -> None:
     step = torch.zeros(2, 1, 16, 16)
     step[..., 8:] = 30  # 50 < 4 · 30 < 150
     step[1, 0, 3, 8:] = 60
-    found = edges(step)[:, 0]
-    assert not found[0].any()
-    assert found[1, 15, 7]
-    assert not found[1, 8:, :6].any()
+    edge_map = edges(step)[:, 0]
+    assert not edge_map[0].any()
+    assert edge_map[1, 15, 7]
+    assert not edge_map[1, 8:, :6].any()
 
 
 # An image of bytes, and what cv2.Canny(image, 50, 150) finds in it (OpenCV 5.0.0).
@@ -112,5 +112,5 @@ CANNY = """
 def test_edges_equal_opencv() -> None:
     rows = [line.split() for line in CANNY.strip().splitlines()]
     image = torch.tensor([list(bytes.fromhex(values)) for values, _ in rows], dtype=torch.float32)
-    found = edges(image[None, None])[0, 0]
-    assert ["".join(".#"[edge] for edge in row) for row in found.int().tolist()] == [marks for _, marks in rows]
+    edge_map = edges(image[None, None])[0, 0]
+    assert ["".join(".#"[edge] for edge in row) for row in edge_map.int().tolist()] == [marks for _, marks in rows]

@@ -23,11 +23,11 @@ def test_densenets_for_small_images_count_as_table_1_of_their_paper(
     depth: int, blocks: tuple[int, ...], growth: int
 ) -> None:
     width, total = 2 * growth, 9 * 5 * 2 * growth
-    for place, layers in enumerate(blocks):
+    for index, layers in enumerate(blocks):
         inputs = layers * width + growth * layers * (layers - 1) // 2  # channels that enter the layers of one block
         total += inputs * (2 + 4 * growth) + layers * (2 * 4 * growth + 9 * 4 * growth * growth)
         width += layers * growth
-        if place < 3:
+        if index < 3:
             total += 2 * width + width * width // 2
             width //= 2
     assert 2 * (1 + sum(blocks)) + 3 == depth  # two convolutions a layer, the stem, three transitions and the head
