@@ -110,7 +110,8 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     except (OSError, SafetensorError) as error:
         raise FileError(f"cannot save to {path}: {error}; what was there before is untouched") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it has been renamed, or the next sweep removes it
+            temporary.unlink()
         _being_written.discard(token)
     try:
         _flush(path.parent)

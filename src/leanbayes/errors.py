@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any, Self
 
 __all__ = [
+    "DamagedCheckpoint",
     "FileError",
     "ForeignFile",
     "InputError",
@@ -24,10 +25,13 @@ __all__ = [
     "NewerFile",
     "NoClosedForm",
     "NonFinite",
+    "OtherTraining",
     "PerformanceWarning",
+    "ScalesDidNotMove",
     "SelectionError",
     "ShapeMismatch",
     "TruncatedFile",
+    "UncheckedCheckpoint",
     "UnknownName",
     "WrongModel",
 ]
@@ -121,6 +125,27 @@ class NewerFile(FileError):
 
 class WrongModel(FileError):
     """Raised when a file holds another architecture than the model that it is loaded into; build the saved one."""
+
+
+class OtherTraining(FileError, InputError):
+    """Raised when a folder holds the checkpoints of a training with other settings; the message names those."""
+
+
+class DamagedCheckpoint(UserWarning):
+    """Given when the newest checkpoint cannot be read, and training goes on from the one before it."""
+
+
+class UncheckedCheckpoint(UserWarning):
+    """Given when an older version wrote a checkpoint, which does not say with which settings."""
+
+
+class ScalesDidNotMove(UserWarning):
+    """Given when the scales of the random weights ended where they began, so that they say nothing about the data.
+
+    The spread of the predictions is then that of the initial scales. Choose the optimizer by its name ("adam", "sgd" or
+    "ivon"), so that `leanbayes.fit` trains the scales by Adam or by natural gradients; raise ``scale_lr``; or train for
+    longer.
+    """
 
 
 class PerformanceWarning(UserWarning):

@@ -10,10 +10,11 @@ from torch import nn
 import leanbayes as lb
 from leanbayes._catalogue import Catalogue
 from leanbayes.optim import OPTIMIZERS, Problem, _name_of
+from leanbayes.optim.standard import SGDWithAdamForScales
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)]
+    ("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", SGDWithAdamForScales)]
 )
 def test_torchs_optimizers_by_name(name: str, kind: type) -> None:
     bnn = lb.Bayesian(nn.Linear(2, 1))
@@ -50,3 +51,48 @@ def test_an_optimizer_from_another_package(tmp_path: Path, monkeypatch: pytest.M
     finally:
         sys.modules.pop("their_optimizer", None)
     assert len(history.epochs) == 2
+
+
+def test_sgd_trains_means_by_sgd_and_scales_by_adam() -> None:
+    """Each group must take the very steps of torch's own optimizer of that kind."""
+    torch.manual_seed(0)
+    values = [torch.randn(5, dtype=torch.float64) for _ in range(2)]
+    gradients = [[torch.randn(5, dtype=torch.float64) for _ in range(2)] for _ in range(7)]
+    ours = [nn.Parameter(value.clone()) for value in values]
+    theirs = [nn.Parameter(value.clone()) for value in values]
+    both = SGDWithAdamForScales(
+        [{"params": [ours[0]], "weight_decay": 0.1}, {"params": [ours[1]], "rule": "adam", "lr": 0.02}], lr=0.3
+    )
+    sgd = torch.optim.SGD([theirs[0]], lr=0.3, momentum=0.9, weight_decay=0.1)
+    adam = torch.optim.Adam([theirs[1]], lr=0.02)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 3) for optimizer in (both, sgd, adam)]
+    for pair in gradients:
+        for own, other, gradient in zip(ours, theirs, pair, strict=True):
+            own.grad, other.grad = gradient.clone(), gradient.clone()
+        for optimizer in (both, sgd, adam):
+            optimizer.step()
+        for schedule in schedules:
+            schedule.step()
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12)
+
+
+def test_sgd_of_a_plain_model_is_torchs() -> None:
+    model = nn.Linear(2, 1)
+    groups = [{"params": list(model.parameters()), "lr": 0.1}]
+    assert type(OPTIMIZERS.named("sgd").build(Problem(model, groups, 0.1, 0.0, 10, 5))) is torch.optim.SGD
+
+
+def test_a_closure_sees_all_groups() -> None:
+    means, scales = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    both = SGDWithAdamForScales([{"params": [means]}, {"params": [scales], "rule": "adam"}], lr=0.1)
+
+    def closure() -> torch.Tensor:
+        both.zero_grad()
+        loss = (means.square() + scales.square()).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        assert both.step(closure) is not None
+    torch.testing.assert_close(scales.detach(), torch.full((2,), 0.8), rtol=0, atol=1e-3)

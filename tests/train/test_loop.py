@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import leanbayes as lb
 from leanbayes.train.batches import mix
@@ -156,9 +166,94 @@ def test_a_loss_that_is_not_finite_says_where(tmp_path: Path) -> None:
     bnn = lb.Bayesian(network())
     x, y = data().tensors
     batches = [(x[:32], y[:32]), (x[32:64] * torch.nan, y[32:64])]
-    with pytest.raises(lb.errors.NonFinite, match=r"step 1, epoch 0.*nll nan.*all parameters are finite"):
+    where = r"step 1, epoch 0, batch 1 of the epoch.*nll nan.*the inputs of this batch hold NaN"
+    with pytest.raises(lb.errors.NonFinite, match=where):
         lb.fit(bnn, batches, likelihood=lb.Categorical(), epochs=1, checkpoint=lb.Checkpointing(tmp_path, 1))
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000001.safetensors"]
+
+
+def test_an_error_in_a_step_leaves_the_generators_of_the_loader() -> None:
+    """They came back only when the traceback was forgotten."""
+    loader = DataLoader(TensorDataset(torch.full((8, 4), torch.nan), torch.zeros(8).long()), batch_size=4, shuffle=True)
+    with pytest.raises(lb.errors.NonFinite) as caught:
+        lb.fit(lb.Bayesian(nn.Linear(4, 2)), loader, likelihood=lb.Categorical(), epochs=1)
+    assert caught.tb is not None
+    assert loader.generator is None
+    assert loader.sampler.generator is None
+
+
+def test_targets_that_are_not_finite_are_named() -> None:
+    x = torch.randn(8, 4)
+    batches = [(x, torch.zeros(8, 1)), (x, torch.full((8, 1), torch.inf))]
+    with pytest.raises(lb.errors.NonFinite, match=r"epoch 0, batch 1.*the targets of this batch hold NaN or inf"):
+        lb.fit(lb.Bayesian(nn.Linear(4, 1)), batches, likelihood=lb.Gaussian(), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("lr", "optimizer", "steps"), [(1e30, "sgd", 1), (1e30, "sgd", 5), (1e38, "adam", 1), (1e25, "adam", 5)]
+)
+def test_an_absurd_learning_rate_is_named(lr: float, optimizer: str, steps: int) -> None:
+    """The message blamed the data; after the only step of a training nobody looked at the weights at all."""
+    x = 1e9 * torch.randn(16, 4)
+    how = lb.Optimization(optimizer, lr=lr)
+    words = r"the data are finite.*learning rate \(1e\+\d\d\) is the likely cause"
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    with pytest.raises(lb.errors.NonFinite, match=words):
+        lb.fit(lb.Bayesian(model), [(x, x[:, :1])] * steps, likelihood=lb.Gaussian(), epochs=1, optimizer=how)
+
+
+@pytest.mark.parametrize(("bad", "words"), [(0, "the inputs"), (1, "the targets")])
+def test_a_validation_loss_that_is_not_finite_is_an_error(bad: int, words: str) -> None:
+    """NaN is less than nothing, so the weights of epoch 0 came back as the best ones."""
+    x, y = torch.randn(8, 4), torch.zeros(8, 1)
+    spoiled = [x.clone(), y.clone()]
+    spoiled[bad][3] = torch.nan
+    where = rf"epoch 0, step 2, batch 1 of the validation set: the loss is nan; {words} of this batch hold NaN"
+    with pytest.raises(lb.errors.NonFinite, match=where):
+        lb.fit(
+            lb.Bayesian(nn.Linear(4, 1)),
+            [(x, y)] * 2,
+            likelihood=lb.Gaussian(),
+            epochs=3,
+            validate=[(x, y), tuple(spoiled), (x, y)],
+        )
+
+
+def test_every_step_has_noise_of_its_own() -> None:
+    """A mutant whose noise did not depend on the step passed all tests; here means cannot move, so only noise does."""
+    model = nn.Linear(1, 1, bias=False)
+    bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.5))
+    outputs: list[float] = []
+    hook = model.register_forward_hook(lambda module, given, output: outputs.append(output[0].item()))
+    batches = [(torch.ones(2, 1), torch.zeros(2, 1))] * 100
+    how = lb.Optimization(torch.optim.SGD, lr=1e-30)
+    mean = model.weight.item()
+    with pytest.warns(lb.errors.ScalesDidNotMove):
+        lb.fit(bnn, batches, likelihood=lb.Gaussian(), epochs=4, optimizer=how)
+    hook.remove()
+    assert len(outputs) == 400 == len(set(outputs))
+    draws = torch.tensor(outputs, dtype=torch.float64)
+    assert abs(draws.mean() - mean) < 4 * 0.5 / 400**0.5
+    assert abs(draws.var() - 0.25) < 4 * 0.25 * (2 / 400) ** 0.5
+    neighbours = torch.corrcoef(torch.stack([draws[1:], draws[:-1]]))[0, 1]
+    assert abs(neighbours) < 4 / 400**0.5
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_unequal_micro_batches_count_by_their_examples(parts: int) -> None:
+    """A mutant that weighed parts of 2 and 3 examples equally passed all tests. The gradient must be the whole one."""
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 3, dtype=torch.float64), 10 * torch.randn(5, 1, dtype=torch.float64)
+    ends, losses = [], []
+    for cut in (1, parts):
+        torch.manual_seed(1)
+        model = nn.Linear(3, 1).double()
+        how = lb.Optimization(torch.optim.SGD, lr=0.1, micro_batches=cut)
+        history = lb.fit(model, [(x, y)], likelihood=lb.Gaussian(), epochs=1, optimizer=how)
+        ends.append(model.weight.detach())
+        losses.append(history.losses[0])
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-12)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +344,139 @@ def test_a_run_that_is_stopped_anywhere_ends_where_a_whole_one_does(tmp_path: Pa
             once(folder, stop)
         end = once(folder, 10**9)
         assert all(torch.equal(value, end[name]) for name, value in whole.items()), f"stopped after {stop} examples"
+
+
+class Shuffled(Sampler[int]):
+    """Draws the order of the next example from a global random state, one at a time."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return 48
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(48):
+            yield {
+                "torch": lambda: int(torch.randint(48, ())),
+                "numpy": lambda: int(np.random.randint(48)),  # noqa: NPY002
+                "python": lambda: random.randrange(48),
+            }[self.source]()
+
+
+class OwnRandom(Sampler[int]):
+    """Has a generator of its own, whose state goes on from epoch to epoch."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __len__(self) -> int:
+        return 48
+
+    def __iter__(self) -> Iterator[int]:
+        draw = self.rng.integers if isinstance(self.rng, np.random.Generator) else self.rng.randrange
+        return iter([int(draw(48)) for _ in range(48)])
+
+
+class Streamed(IterableDataset[Any]):
+    """Examples in a random order, without a sampler."""
+
+    def __init__(self, examples: TensorDataset) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return 48
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(48):
+            yield self.examples[int(torch.randint(48, ()))]
+
+
+def loaders(examples: TensorDataset) -> dict[str, DataLoader[Any]]:
+    weights = torch.arange(1.0, 49.0)
+    subset = SubsetRandomSampler(range(48))
+    return {
+        "subset": DataLoader(examples, 8, sampler=subset),
+        "subset with a generator": DataLoader(examples, 8, sampler=SubsetRandomSampler(range(48), torch.Generator())),
+        "weighted": DataLoader(examples, 8, sampler=WeightedRandomSampler(weights, 48)),
+        "replacement": DataLoader(examples, 8, sampler=RandomSampler(examples, replacement=True, num_samples=48)),
+        "batches": DataLoader(examples, batch_sampler=BatchSampler(RandomSampler(examples), 8, drop_last=False)),
+        "own generator": DataLoader(examples, 8, shuffle=True, generator=torch.Generator().manual_seed(5)),
+        "global torch": DataLoader(examples, 8, sampler=Shuffled("torch")),
+        "global numpy": DataLoader(examples, 8, sampler=Shuffled("numpy")),
+        "global python": DataLoader(examples, 8, sampler=Shuffled("python")),
+        "own numpy": DataLoader(examples, 8, sampler=OwnRandom(np.random.default_rng(3))),
+        "own python": DataLoader(examples, 8, sampler=OwnRandom(random.Random(3))),
+        "streamed": DataLoader(Streamed(examples), 8),
+        "workers": DataLoader(examples, 8, sampler=Shuffled("torch"), num_workers=1),
+    }
+
+
+@pytest.mark.parametrize("kind", list(loaders(data(48))))
+def test_any_sampler_goes_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    """Only loaders with shuffle=True did. Dropout shares the global random states with samplers and augmentations."""
+
+    def once(folder: Path, stop: int | None) -> dict[str, Tensor]:
+        torch.manual_seed(1)
+        bnn = lb.Bayesian(nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 2)), subspace=lb.random_k(0.5))
+        steps = iter(range(10**9))
+        killer = bnn.model[0].register_forward_hook(lambda *_: stop_at(next(steps), stop))
+        random.seed(stop), np.random.seed(stop or 0), torch.manual_seed(stop or 0)  # noqa: NPY002
+        examples = (Stopping if kind != "workers" else TensorDataset)(*data(48).tensors)
+        how, where = lb.Optimization(lr=1e-2), lb.Checkpointing(folder, every=2)
+        try:
+            lb.fit(bnn, loaders(examples)[kind], likelihood=lb.Categorical(), epochs=2, optimizer=how, checkpoint=where)
+        finally:
+            killer.remove()
+        return bnn.state_dict()
+
+    whole = once(tmp_path / "whole", None)
+    with pytest.raises(Interrupted):
+        once(tmp_path / "killed", 9)
+    end = once(tmp_path / "killed", None)
+    assert all(torch.equal(value, end[name]) for name, value in whole.items())
+
+
+def stop_at(step: int, stop: int | None) -> None:
+    if step == stop:
+        raise Interrupted
+
+
+class Private(TensorDataset):
+    """Augments by a generator that nobody else can see."""
+
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x + float(_PRIVATE.random()), y
+
+
+_PRIVATE = np.random.default_rng(0)
+
+
+def test_what_cannot_be_repeated_is_refused_with_checkpoints(tmp_path: Path) -> None:
+    """A run that was killed ended elsewhere, and nobody was told."""
+    bnn = lb.Bayesian(nn.Linear(4, 2))
+    workers = DataLoader(data(), batch_size=32, num_workers=1, persistent_workers=True)
+    options: dict[str, Any] = {"likelihood": lb.Categorical(), "epochs": 1}
+    with pytest.raises(lb.errors.InputError, match=r"persistent_workers=False.*exact=False"):
+        lb.fit(bnn, workers, checkpoint=tmp_path / "workers", **options)
+    private = DataLoader(Private(*data().tensors), batch_size=32)
+    with pytest.raises(lb.errors.InputError, match=r"another first batch.*generator of its own.*exact=False"):
+        lb.fit(bnn, private, checkpoint=tmp_path / "private", **options)
+    lb.fit(bnn, private, checkpoint=lb.Checkpointing(tmp_path / "private", exact=False), **options)
+    lb.fit(bnn, private, **options)
+
+
+def test_checkpoints_change_no_number(tmp_path: Path) -> None:
+    """The first batch is read once more for the fingerprint, which must not shift anything."""
+    ends = []
+    for checkpoint in (None, tmp_path):
+        torch.manual_seed(4)
+        bnn = lb.Bayesian(nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, 2)))
+        loader = DataLoader(Stopping(*data(48).tensors), batch_size=8, shuffle=True)
+        lb.fit(bnn, loader, likelihood=lb.Categorical(), epochs=2, checkpoint=checkpoint)
+        ends.append(bnn.model[0].weight.detach())
+    assert torch.equal(*ends)
 
 
 def assert_same_end(one: Path, two: Path) -> None:

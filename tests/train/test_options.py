@@ -60,13 +60,3 @@ def test_every_kind_of_optimizer_is_accepted() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     for choice in ("adamw", torch.optim.SGD([parameter], lr=0.1), torch.optim.RMSprop, lambda groups: None):
         assert lb.Optimization(choice).optimizer is choice
-
-
-def test_the_identity_is_the_same_in_another_process_and_tells_settings_apart() -> None:
-    def warm(optimizer: Any, steps: int) -> None:
-        return None
-
-    identity = lb.Optimization(torch.optim.RMSprop, schedule=warm).identity()
-    assert identity["optimizer"] == "RMSprop"
-    assert identity["schedule"].endswith("warm")
-    assert lb.Optimization(lr=0.1).identity() != lb.Optimization(lr=0.2).identity()

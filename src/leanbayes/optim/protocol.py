@@ -59,8 +59,9 @@ class Problem:
 class OptimizerBuilder(Protocol):
     """Anything with a name that builds an optimizer: a `NamedOptimizer`, or a class with a class method ``build``.
 
-    It may have the attribute ``owns_scales``, which is False where it is missing, and ``default_lr``, the learning rate
-    for users who name none, which is 0.001 where it is missing.
+    It may have the attribute ``owns_scales``, which is False where it is missing, ``default_lr``, the learning rate for
+    users who name none, which is 0.001 where it is missing, and ``default_scale_lr``, the learning rate of the scales,
+    which is that of the means where it is missing.
     """
 
     name: str
@@ -81,8 +82,10 @@ class NamedOptimizer:
         name: the name.
         build: a function of a `Problem` that returns a ``torch.optim.Optimizer``.
         owns_scales: whether the optimizer owns the scales, as the module `leanbayes.optim.protocol` describes.
+        default_scale_lr: the learning rate of the scales for users who name none. None stands for that of the means.
     """
 
     name: str
     build: Callable[[Problem], Optimizer]
     owns_scales: bool = False
+    default_scale_lr: float | None = None

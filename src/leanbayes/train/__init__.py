@@ -1,6 +1,6 @@
 """Training: `fit` with its options, checkpoints, schedules by name, and batch norm under randomness."""
 
-from leanbayes.train.history import Epoch, History
+from leanbayes.train.history import Epoch, History, Scales
 from leanbayes.train.loop import fit
 from leanbayes.train.norms import fix_statistics, has_statistics
 from leanbayes.train.options import Checkpointing, Optimization
@@ -13,6 +13,7 @@ __all__ = [
     "History",
     "NamedSchedule",
     "Optimization",
+    "Scales",
     "fit",
     "fix_statistics",
     "has_statistics",

@@ -1,18 +1,59 @@
-"""The batches of a training: how many there are, how many examples, and in which order they come."""
+"""The batches of a training: how many there are, how many examples, and in which order they come.
+
+The batches of an epoch are a function of the seed and the number of the epoch. `stream` gives every sampler generators
+of that seed, and lets the code of the data draw from random states of its own. So the random numbers that a model uses
+do not shift those of the data, and a training that is resumed reads the batches that it would have read.
+"""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from contextlib import closing, contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
-from leanbayes._calls import batch_size, split_batch
+from leanbayes._calls import batch_size, map_tensors, split_batch
+from leanbayes._files import checksum
 from leanbayes.errors import InputError
+from leanbayes.train.fingerprint import described
+from leanbayes.train.random_states import RandomStates, seed_all
 
-__all__ = ["batches_after", "mix", "number_of_batches", "number_of_examples", "ordered"]
+__all__ = [
+    "batch_checksum",
+    "batches_after",
+    "describe_data",
+    "mix",
+    "number_of_batches",
+    "number_of_examples",
+    "ordered",
+    "refuse_unrepeatable",
+    "stream",
+]
+
+_QUIET_SAMPLERS = (BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+_NEW: dict[type, Callable[[int], Any]] = {
+    torch.Generator: lambda seed: torch.Generator().manual_seed(seed),
+    random.Random: random.Random,
+    np.random.Generator: np.random.default_rng,
+    np.random.RandomState: lambda seed: np.random.RandomState(seed % 2**32),
+}
 
 
 def mix(*parts: object) -> int:
@@ -24,25 +65,153 @@ def mix(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=7).digest(), "big")
 
 
+def stream(loader: Iterable[Any], whole: Iterable[Any], seed: int, epoch: int, process: int = 0) -> Generator[Any]:
+    """Yield the batches of an epoch, which are a function of seed and epoch alone.
+
+    Args:
+        loader: the batches, or the part of them that this process takes.
+        whole: the batches as the user gave them.
+        seed: the seed of the training.
+        epoch: the number of the epoch.
+        process: the number of this process. Processes read other examples and draw other augmentations.
+    """
+    states = _OwnStates(mix(seed, "data", epoch, process))
+    with ordered(whole, mix(seed, "order", epoch), epoch):
+        with states.in_force():
+            source = iter(loader)
+        quiet = _draws_nothing(whole)
+        while True:
+            with nullcontext() if quiet else states.in_force():
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    return
+            yield batch
+
+
+class _OwnStates:
+    """Global random states that are in force only while the code of the data runs."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.states: RandomStates | None = None
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        before = RandomStates.capture()
+        if self.states is None:
+            seed_all(self.seed)
+        else:
+            self.states.restore()
+        try:
+            yield
+        finally:
+            self.states = RandomStates.capture()
+            before.restore()
+
+
+def _draws_nothing(data: Iterable[Any]) -> bool:
+    """Whether it is known that reading a batch draws from no global random state, so that none need be exchanged."""
+    if type(data) in (list, tuple):
+        return True
+    if type(data) is not DataLoader or data.collate_fn is not default_collate:
+        return False
+    examples: Any = data.dataset
+    while type(examples) is Subset:
+        examples = examples.dataset
+    return type(examples) is TensorDataset and all(type(sampler) in _QUIET_SAMPLERS for sampler in _samplers(data))
+
+
 @contextmanager
-def ordered(loader: Iterable[Any], seed: int) -> Iterator[None]:
+def ordered(loader: Iterable[Any], seed: int, epoch: int = 0) -> Iterator[None]:
     """Give a DataLoader and its samplers generators of this seed, and put their own generators back after.
 
     Each of them gets its own generator, so that what the loader draws for its workers does not shift the order.
+    Samplers within samplers get one, too, and so do attributes with other names, such as ``rng``. A sampler that takes
+    the number of the epoch by ``set_epoch`` gets it.
     """
     if not isinstance(loader, DataLoader):
         yield
         return
-    sources: list[Any] = [loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
-    holders = {id(source): source for source in sources if hasattr(source, "generator")}.values()
-    before = [holder.generator for holder in holders]
-    for holder in holders:
-        holder.generator = torch.Generator().manual_seed(seed)
+    before: list[tuple[Any, str, Any]] = []
+    epochs: list[tuple[Any, Any]] = []
+    for holder in (loader, *_samplers(loader)):
+        for name, value in vars(holder).items():
+            kind = torch.Generator if name == "generator" and value is None else type(value)
+            if kind in _NEW:
+                before.append((holder, name, value))
+        if callable(getattr(holder, "set_epoch", None)):
+            epochs.append((holder, getattr(holder, "epoch", None)))
+    for holder, name, value in before:
+        setattr(holder, name, _NEW[torch.Generator if value is None else type(value)](seed))
+    for holder, _ in epochs:
+        holder.set_epoch(epoch)
     try:
         yield
     finally:
-        for holder, generator in zip(holders, before, strict=True):
-            holder.generator = generator
+        for holder, name, value in before:
+            setattr(holder, name, value)
+        for holder, number in epochs:
+            if isinstance(number, int):
+                holder.set_epoch(number)
+
+
+def _samplers(loader: DataLoader[Any]) -> list[Any]:
+    """Return the samplers of a loader and the samplers within them."""
+    waiting: list[Any] = [loader.sampler, loader.batch_sampler]
+    known: dict[int, Any] = {}
+    while waiting:
+        sampler = waiting.pop(0)
+        if sampler is None or id(sampler) in known or not hasattr(sampler, "__dict__"):
+            continue
+        known[id(sampler)] = sampler
+        inner = list(vars(sampler).values())
+        waiting += [item for item in inner if isinstance(item, Sampler)]
+        for group in inner:
+            if isinstance(group, list | tuple) and group and isinstance(group[0], Sampler):
+                waiting += group
+    return list(known.values())
+
+
+def refuse_unrepeatable(loader: Iterable[Any]) -> None:
+    """Raise an error for batches that another process cannot read again in the same order."""
+    if isinstance(loader, DataLoader) and loader.persistent_workers:
+        raise InputError(
+            "a checkpoint promises the same weights bit for bit, and workers that live on from epoch to epoch keep "
+            "random states that no checkpoint holds; give a DataLoader with persistent_workers=False, or allow another "
+            "result after a kill: Checkpointing(..., exact=False)"
+        )
+
+
+def describe_data(loader: Iterable[Any], seed: int, what: str) -> dict[str, Any]:
+    """Describe batches by their number, their samplers and the first batch, which is read for this purpose."""
+    description: dict[str, Any] = {"batches": len(loader) if isinstance(loader, Sized) else None}
+    if isinstance(loader, DataLoader):
+        description |= {
+            "batch_size": loader.batch_size,
+            "drop_last": loader.drop_last,
+            "workers": loader.num_workers,  # each of them draws its own augmentations
+            "sampler": described(loader.sampler),
+            "batch_sampler": None if loader.batch_size is not None else described(loader.batch_sampler),
+        }
+    with closing(stream(loader, loader, seed, 0)) as source:
+        first = next(source, None)
+    if first is None:
+        raise InputError(f"the {what} is empty; give at least one batch")
+    return description | {"first batch": batch_checksum(first)}
+
+
+def batch_checksum(batch: Any) -> dict[str, Any]:
+    """Return the shapes of the tensors in a batch and a checksum of their numbers."""
+    shapes: list[list[int]] = []
+    sums: list[str] = []
+
+    def add(leaf: Tensor) -> None:
+        shapes.append(list(leaf.shape))
+        sums.append(checksum(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data))
+
+    map_tensors(add, batch)
+    return {"shapes": shapes, "checksum": checksum(" ".join(sums).encode())}
 
 
 def number_of_batches(batches: Iterable[Any]) -> int:

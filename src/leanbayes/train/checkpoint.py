@@ -1,18 +1,24 @@
 """Checkpoints: the whole state of a training in one file, from which a killed training ends as it would have ended.
 
 A checkpoint holds the weights, the state of the optimizer and of the schedule, the random states, and how far the
-training is. It is a safetensors file with a JSON header, so reading it runs no code.
+training is. It is a safetensors file with a JSON header, so reading it runs no code. The header carries the fingerprint
+of the training, and checksums tell a damaged file, for which the checkpoint before it stands in.
 """
 
-from dataclasses import dataclass
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes._files import read_tensors, write_tensors
-from leanbayes.errors import FileError, ForeignFile
+from leanbayes._files import read_tensors, sweep, write_tensors
+from leanbayes.errors import DamagedCheckpoint, FileError, ForeignFile, LeanBayesError, NewerFile
+from leanbayes.train.history import Epoch
 from leanbayes.train.random_states import RandomStates
 
 __all__ = ["FORMAT", "Best", "Checkpoints", "Training", "module_state"]
@@ -30,12 +36,14 @@ class Training:
         optimizer: the optimizer.
         schedule: the schedule of the learning rate, or None for a constant one.
         progress: how far the training is, as JSON can hold it.
+        notes: tensors that the report at the end needs.
     """
 
     modules: nn.Module
     optimizer: torch.optim.Optimizer
     schedule: torch.optim.lr_scheduler.LRScheduler | None
     progress: dict[str, Any]
+    notes: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -46,12 +54,13 @@ class Checkpoints:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(f"cannot make the checkpoint folder {folder}: {error}") from error
+        sweep(folder)
         self.folder, self.keep = folder, keep
-        self.random: RandomStates | None = None
+        self.damaged: list[Path] = []
 
     def files(self) -> list[Path]:
-        """Return the checkpoints, oldest first."""
-        return sorted(self.folder.glob("step-*.safetensors"))
+        """Return the checkpoints, oldest first, without those that are damaged."""
+        return sorted(path for path in self.folder.glob("step-*.safetensors") if path not in self.damaged)
 
     def save(self, training: Training, step: int) -> None:
         """Write a checkpoint, then remove those that are no longer needed."""
@@ -64,55 +73,94 @@ class Checkpoints:
                     tensors[f"optimizer.{index}.{name}"] = value
                 else:
                     numbers.setdefault(str(index), {})[name] = value
+        tensors |= {f"note.{name}": value for name, value in training.notes.items()}
+        rows = [astuple(Epoch(**row)) for row in training.progress["epochs"]]
+        if rows:  # as a tensor, because a header has a bound, and a training may have any number of epochs
+            tensors["epochs"] = _table(rows)
         python, states = RandomStates.capture().packed()
         header = {
             "kind": "checkpoint",
             "format": FORMAT,
             "step": step,
-            "progress": training.progress,
+            "progress": training.progress | {"epochs": None},
             "groups": optimizer["param_groups"],
             "numbers": numbers,
             "schedule": None if training.schedule is None else _plain(training.schedule.state_dict()),
             "python": python,
         }
         unique = {name: value.detach().contiguous().clone() for name, value in (tensors | states).items()}
-        write_tensors(self.folder / _NAME.format(step), unique, header)
-        for old in self.files()[: -self.keep]:
-            old.unlink(missing_ok=True)
+        path = self.folder / _NAME.format(step)
+        write_tensors(path, unique, header)
+        for old in [*self.files()[: -self.keep], *(bad for bad in self.damaged if bad != path)]:
+            with suppress(OSError):  # an old file that stays does no harm
+                old.unlink()
+        self.damaged = []
 
-    def restore(self, training: Training) -> bool:
-        """Bring back the newest checkpoint with its random states. Return whether there is one."""
-        files = self.files()
-        if not files:
-            return False
-        header, tensors = read_tensors(files[-1], "checkpoint", FORMAT)
+    def restore(self, training: Training, check: Callable[[Path, Mapping[str, Any]], None]) -> RandomStates | None:
+        """Bring back the newest checkpoint that is not damaged.
+
+        Args:
+            training: what gets the state of the checkpoint.
+            check: is called with the path and the progress of the checkpoint before anything changes, and raises an
+                error if that is another training.
+
+        Returns:
+            The random states of the checkpoint, or None if there is no checkpoint.
+        """
+        read = self._newest()
+        if read is None:
+            return None
+        path, header, tensors = read
         try:
+            progress = header["progress"] | {"epochs": _rows(header["progress"], tensors.get("epochs"))}
+            check(path, progress)
             names = module_state(training.modules)
-            training.modules.load_state_dict({name: tensors[f"module.{name}"] for name in names}, strict=False)
+            weights = {name: tensors[f"module.{name}"] for name in names}
+            _check_shapes(names, weights)
+            training.modules.load_state_dict(weights, strict=False)
             state: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in header["numbers"].items()}
             for name, value in tensors.items():
                 kind, _, entry = name.partition(".")
                 if kind == "optimizer":
                     index, _, key = entry.partition(".")
                     state.setdefault(int(index), {})[key] = value
+                elif kind == "note":
+                    training.notes[entry] = value
             training.optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
             if training.schedule is not None:
                 training.schedule.load_state_dict(header["schedule"])
-            training.progress.update(header["progress"])
-            self.random = RandomStates.unpacked(
-                header["python"], {name: value for name, value in tensors.items() if name.startswith("random.")}
-            )
-            self.random.restore()
+            training.progress.update(progress)
+            random = {name: value for name, value in tensors.items() if name.startswith("random.")}
+            return RandomStates.unpacked(header["python"], random)
         except (KeyError, ValueError, RuntimeError, TypeError) as error:
+            if isinstance(error, LeanBayesError):
+                raise
             raise ForeignFile(
-                f"{files[-1]} belongs to another training ({error}); choose another folder, or remove {self.folder}"
+                f"{path} belongs to another training ({error}); choose another folder, or remove {self.folder}"
             ) from error
-        return True
 
-    def set_random_states(self) -> None:
-        """Set the random states of the checkpoint that was restored, if one was."""
-        if self.random is not None:
-            self.random.restore()
+    def _newest(self) -> tuple[Path, dict[str, Any], dict[str, Tensor]] | None:
+        """Read the newest checkpoint, or the one before it if that one is damaged, and so on."""
+        files, reasons = self.files(), []
+        for path in reversed(files):
+            try:
+                header, tensors = read_tensors(path, "checkpoint", FORMAT)
+            except NewerFile:
+                raise
+            except FileError as error:
+                reasons.append(error)
+                self.damaged.append(path)
+                continue
+            if reasons:
+                names = " and ".join(str(bad) for bad in self.damaged)
+                message = f"{names} cannot be read ({reasons[0]}); fit goes on from {path}, the checkpoint before it"
+                warnings.warn(message, DamagedCheckpoint, stacklevel=2)
+            return path, header, tensors
+        if reasons:
+            raise FileError(
+                f"no checkpoint in {self.folder} can be read ({reasons[0]}); remove the folder to train from the start"
+            ) from reasons[0]
+        return None
 
 
 class Best:
@@ -123,17 +171,24 @@ class Best:
         self.path = None if store is None else store.folder / "best.safetensors"
         self.memory: dict[str, Tensor] = {}
 
-    def remember(self) -> None:
-        """Remember the weights as they are; of several processes one writes the file."""
+    def remember(self, epoch: int) -> None:
+        """Remember the weights of this epoch as they are; of several processes one writes the file."""
         if self.path is None:
             self.memory = {name: value.detach().clone() for name, value in module_state(self.module).items()}
         elif self.writes:
             tensors = {name: value.detach().clone() for name, value in module_state(self.module).items()}
-            write_tensors(self.path, tensors, {"kind": "best", "format": FORMAT})
+            write_tensors(self.path, tensors, {"kind": "best", "format": FORMAT, "epoch": epoch})
 
-    def bring_back(self) -> None:
-        """Put the remembered weights into the module."""
-        tensors = self.memory if self.path is None else read_tensors(self.path, "best", FORMAT)[1]
+    def bring_back(self, epoch: int) -> None:
+        """Put the weights of this epoch, which were remembered, into the module."""
+        tensors = self.memory
+        if self.path is not None:
+            header, tensors = read_tensors(self.path, "best", FORMAT)
+            if header.get("epoch", epoch) != epoch:  # version 0.1 did not write it
+                raise FileError(
+                    f"{self.path} holds the weights of epoch {header['epoch']}, and the best one is {epoch}; "
+                    "remove the folder and train again"
+                )
         self.module.load_state_dict(tensors, strict=False)
 
 
@@ -149,3 +204,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.item() if isinstance(value, Tensor) else value
+
+
+def _check_shapes(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    for name, value in ours.items():
+        if value.shape != theirs[name].shape or value.dtype != theirs[name].dtype:
+            raise ValueError(f"{name} is {value.dtype} of shape {tuple(value.shape)} here, and not so in the file")
+
+
+def _table(rows: list[tuple[Any, ...]]) -> Tensor:
+    numbers = [[math.nan if number is None else float(number) for number in row] for row in rows]
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _rows(progress: Mapping[str, Any], table: Tensor | None) -> list[dict[str, Any]]:
+    """Return the epochs of a checkpoint; version 0.1 had them in the header."""
+    if table is None:
+        return list(progress["epochs"] or ())
+    epochs = [Epoch(*row) for row in table.tolist()]
+    plain = [replace(row, epoch=int(row.epoch), validation=_no_nan(row.validation)) for row in epochs]
+    return [asdict(row) for row in plain]
+
+
+def _no_nan(number: float | None) -> float | None:
+    return None if number is None or math.isnan(number) else number

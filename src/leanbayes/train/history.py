@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Callback", "Epoch", "History"]
+__all__ = ["Callback", "Epoch", "History", "Scales"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,23 @@ class Epoch:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Scales:
+    """How the scales σ of the random weights moved in a training.
+
+    Attributes:
+        start: the 5, 25, 50, 75 and 95 % quantiles of σ before the first step.
+        end: the same quantiles for the weights that the training returned.
+        moved: the median of |log σ − log σ₀|, where σ₀ is the scale at the start. 0.01 stands for one percent.
+        steps: how many optimizer steps lie between the two.
+    """
+
+    start: tuple[float, ...]
+    end: tuple[float, ...]
+    moved: float
+    steps: int
+
+
 @dataclass
 class History:
     """All epochs of a training.
@@ -37,10 +54,12 @@ class History:
     Attributes:
         epochs: one `Epoch` after the other.
         best: the number of the epoch with the least validation loss, or None without a validation set.
+        scales: how the scales moved, or None for a model that has no scales to train.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
     best: int | None = None
+    scales: Scales | None = None
 
     @property
     def losses(self) -> list[float]:

@@ -1,5 +1,6 @@
 """`fit`: train a model on the evidence lower bound, and go on exactly where a kill left off."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,15 +20,24 @@ from leanbayes.likelihood.base import require_likelihood
 from leanbayes.objective import Schedule, Terms, constant
 from leanbayes.optim import OPTIMIZERS, OptimizerBuilder, Problem
 from leanbayes.subspace import Rewire
-from leanbayes.train.batches import mix, number_of_batches, number_of_examples
+from leanbayes.train.batches import describe_data, mix, number_of_batches, number_of_examples, refuse_unrepeatable
 from leanbayes.train.checkpoint import Best, Checkpoints, Training
+from leanbayes.train.fingerprint import (
+    Fingerprint,
+    describe_model,
+    describe_optimizer,
+    describe_rates,
+    describe_weights,
+    described,
+)
 from leanbayes.train.history import Callback, Epoch, History
 from leanbayes.train.losses import LossSettings, Objective, validation_loss
 from leanbayes.train.norms import must_hold_statistics
-from leanbayes.train.options import Checkpointing, Optimization, OptimizerChoice, description
+from leanbayes.train.options import Checkpointing, Optimization, OptimizerChoice
 from leanbayes.train.processes import engine
 from leanbayes.train.random_states import states_restored
 from leanbayes.train.rewire import Rewirer
+from leanbayes.train.scales import log_scales, movement, warn_if_still
 from leanbayes.train.schedules import kl_schedule, rate_schedule
 from leanbayes.train.steps import TrainingRun, new_progress
 
@@ -122,30 +132,23 @@ def fit(
         chosen = _optimizer(objective, optimization, epochs * batches)
         schedule = optimization.schedule
         rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
+        fingerprint = None
+        if checkpoint is not None:
+            whole = {"epochs": epochs, "batches": batches, "seed": seed, "processes": runner.number}
+            whole |= _settings(objective, optimization, chosen, rates, weights, rewire, epochs * batches)
+            fingerprint = Fingerprint.of(whole | _data(train, validate, seed, checkpoint), runner.device)
         wrapped, chosen = runner.prepare(objective, chosen)
-        progress = new_progress(
-            {
-                "epochs": epochs,
-                "batches": batches,
-                "n_data": count,
-                "seed": seed,
-                "parts": optimization.micro_batches,
-                "rewire": None if rewire is None else asdict(rewire),
-                "samples": terms.samples,
-                "kl_weight": description(weights),
-                "last_layer_samples": terms.last_layer_samples,
-                "temperature": terms.temperature,
-                "kl_per": terms.kl_per,
-                "optimization": optimization.identity(),
-            }
-        )
+        notes = {} if (start := log_scales(model)) is None else {"scales": start}
         hold = optimization.hold_statistics
         run = TrainingRun(
             objective=objective,
             wrapped=wrapped,
-            training=Training(objective, chosen, rates, progress),
+            training=Training(objective, chosen, rates, new_progress(), notes),
             engine=runner,
             data=train,
+            epochs=epochs,
+            batches=batches,
+            seed=seed,
             kl_schedule=weights,
             parts=optimization.micro_batches,
             clip=optimization.clip,
@@ -153,6 +156,7 @@ def fit(
             store=None if checkpoint is None else Checkpoints(Path(checkpoint.folder), checkpoint.keep),
             every=None if checkpoint is None else checkpoint.every,
             rewirer=None if rewire is None else Rewirer(model, rewire, chosen, runner.mean),
+            fingerprint=fingerprint,
         )
         run.resume()
         return _train(run, epochs, optimization.patience, validate, callbacks)
@@ -169,21 +173,69 @@ def _train(
         loss, nll, kl = run.epoch()
         epoch, score = progress["epoch"], None
         if validate is not None:
-            seed = mix(run.settings["seed"], "validate", epoch)
-            score = validation_loss(run.objective, validate, runner.device, seed)
+            seed = mix(run.seed, "validate", epoch)
+            score = validation_loss(
+                run.objective, validate, runner.device, seed, f"epoch {epoch}, step {progress['step']}"
+            )
         row = Epoch(epoch, loss, nll, kl, run.kl_weight(), score, time.perf_counter() - begin)
         progress["epochs"].append(asdict(row))
         least = None if progress["best"] is None else progress["epochs"][progress["best"]]["validation"]
         if score is not None and (least is None or score < least):
             progress["best"] = epoch
-            best.remember()
+            best.remember(epoch)
         run.end_epoch()
         for callback in callbacks:  # before the checkpoint, which then holds what they change in the model
             callback(row)
         run.save()
+    steps = progress["step"]
     if progress["best"] is not None:
-        best.bring_back()
-    return History([Epoch(**row) for row in progress["epochs"]], progress["best"])
+        best.bring_back(progress["best"])
+        steps = (progress["best"] + 1) * run.batches
+    start, end = run.training.notes.get("scales"), log_scales(run.objective.model)
+    scales = None if start is None or end is None else movement(start, end, steps)
+    if scales is not None:
+        warn_if_still(scales)
+    return History([Epoch(**row) for row in progress["epochs"]], progress["best"], scales)
+
+
+def _settings(
+    objective: Objective,
+    optimization: Optimization,
+    optimizer: Optimizer,
+    rates: Any,
+    weights: Schedule,
+    rewire: Rewire | None,
+    steps: int,
+) -> dict[str, Any]:
+    """Describe all that shapes the result of a training, apart from its data."""
+    hold = optimization.hold_statistics
+    return {
+        "n_data": objective.settings.n_data,
+        "parts": optimization.micro_batches,
+        "rewire": None if rewire is None else asdict(rewire),
+        "terms": {name: value for name, value in vars(objective.settings.terms).items() if name != "kl_weight"},
+        "kl_weight": describe_weights(weights),
+        "optimizer": describe_optimizer(optimizer, objective),
+        "schedule": describe_rates(rates, steps),
+        "clip": optimization.clip,
+        "hold_statistics": must_hold_statistics(objective.model) if hold is None else hold,
+        "patience": optimization.patience,
+        "precision": optimization.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
+        "model": describe_model(objective.model, moving=rewire is not None),
+        "likelihood": described(objective.likelihood),
+        "output": described(objective.settings.output),
+    }
+
+
+def _data(train: Iterable[Any], validate: Iterable[Any] | None, seed: int, checkpoint: Checkpointing) -> dict[str, Any]:
+    """Describe the data of a training, and refuse those that cannot be read again in the same order."""
+    if not checkpoint.exact:
+        return {"data": None, "validation": None}
+    refuse_unrepeatable(train)
+    validation = None
+    if validate is not None and not isinstance(validate, Iterator):
+        validation = describe_data(validate, seed, "validation set")
+    return {"data": describe_data(train, seed, "training set"), "validation": validation}
 
 
 def _settled(progress: dict[str, Any], patience: int | None) -> bool:
@@ -209,8 +261,9 @@ def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> 
         return choice
     builder = OPTIMIZERS.named(choice) if isinstance(choice, str) else choice
     lr = getattr(builder, "default_lr", _USUAL_RATE) if optimization.lr is None else optimization.lr
+    scale_lr = optimization.scale_lr or getattr(builder, "default_scale_lr", None)
     if isinstance(model, Bayesian):
-        groups = model.parameter_groups(lr=lr, scale_lr=optimization.scale_lr, weight_decay=optimization.weight_decay)
+        groups = model.parameter_groups(lr=lr, scale_lr=scale_lr, weight_decay=optimization.weight_decay)
         if not objective.settings.with_kl:
             scales = {id(parts.rho) for _, parts in model.parts()}
             groups = [group for group in groups if not any(id(parameter) in scales for parameter in group["params"])]

@@ -1,5 +1,6 @@
-"""The loss of a batch and of a validation set."""
+"""The loss of a batch and of a validation set, and what is to blame if it is not finite."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,12 +10,14 @@ from torch import Tensor, nn
 
 from leanbayes._calls import batch_size, call, map_tensors, split_batch
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError
+from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Likelihood
 from leanbayes.objective import Terms, elbo
 from leanbayes.train.batches import mix, ordered
 
 __all__ = ["LossSettings", "Objective", "culprit", "validation_loss"]
+
+_LARGE = 1e4  # weights of trained networks are of the order of 1, and learning rates are below
 
 
 @dataclass(frozen=True)
@@ -66,26 +69,86 @@ class Objective(nn.Module):
 
 
 @torch.no_grad()
-def validation_loss(objective: Objective, batches: Iterable[Any], device: torch.device, seed: int) -> float:
-    """Return the mean negative log-likelihood of an example, with one draw of the weights for each batch."""
+def validation_loss(
+    objective: Objective, batches: Iterable[Any], device: torch.device, seed: int, position: str = "validation"
+) -> float:
+    """Return the mean negative log-likelihood of an example, with one draw of the weights for each batch.
+
+    Args:
+        objective: model and likelihood.
+        batches: the validation set.
+        device: the device to which batches go.
+        seed: the seed of the draws.
+        position: where the training is, for the error after a loss that is not finite.
+    """
     objective.eval()
     noise = torch.Generator(device=device).manual_seed(seed)
     options = {"generator": noise} if isinstance(objective.model, Bayesian) else {}
-    total, count = torch.zeros((), dtype=torch.float64, device=device), 0
+    losses: list[Tensor] = []
+    finite_data: list[Tensor] = []
+    count = 0
     with ordered(batches, mix(seed, "order")):
         for batch in batches:
             x, y = map_tensors(lambda leaf: leaf.to(device), split_batch(batch))
             returned = call(lambda *args, **kwargs: objective.model(*args, **kwargs, **options), x)
-            total += objective.likelihood.nll(objective.settings.output(returned), y).double()
+            losses.append(objective.likelihood.nll(objective.settings.output(returned), y).double())
+            finite_data.append(torch.stack([_finite(x, device), _finite(y, device)]))
             count += batch_size(x)
     if not count:
         raise InputError("the validation set is empty; give at least one batch, or leave validate=None")
-    return total.item() / count
+    score = torch.stack(losses).sum().item() / count
+    if not math.isfinite(score):
+        index = int((~torch.isfinite(torch.stack(losses))).nonzero()[0]) if len(losses) else 0
+        reason = _data_culprit(*finite_data[index].tolist()) or culprit(objective)
+        raise NonFinite(
+            f"{position}, batch {index} of the validation set: the loss is {losses[index].item()}; {reason}. Without a "
+            "finite validation loss no epoch is the best one"
+        )
+    return score
 
 
-def culprit(module: nn.Module) -> str:
-    """Say which parameter holds NaN or infinite values, for the error after a loss that is not finite."""
+def culprit(module: nn.Module, inputs: Any = None, targets: Any = None, rates: Iterable[float] = ()) -> str:
+    """Say what most likely made a loss that is not finite: the data, the learning rate or the loss itself.
+
+    Args:
+        module: the model and its likelihood.
+        inputs: the inputs of the batch.
+        targets: the targets of the batch.
+        rates: the learning rates of the optimizer at the start.
+    """
+    first = next((p.device for p in module.parameters()), torch.device("cpu"))
+    reason = _data_culprit(bool(_finite(inputs, first)), bool(_finite(targets, first)))
+    if reason:
+        return reason
+    largest = max(rates, default=None)
+    advice = "the learning rate" + ("" if largest is None else f" ({largest:g})")
     for name, parameter in module.named_parameters():
+        short = name.removeprefix("model.")
         if not torch.isfinite(parameter).all():
-            return f"; {name.removeprefix('model.')!r} has NaN or infinite values already"
-    return "; all parameters are finite, so the data or the loss is to blame"
+            return (
+                f"the data are finite, and {short!r} has NaN or infinite values already, so {advice} is the likely "
+                "cause; lower it, or clip the gradients: Optimization(clip=1.0)"
+            )
+    size = max((float(p.detach().abs().max()) for p in module.parameters() if p.numel()), default=0.0)
+    if size > _LARGE or (largest or 0.0) > _LARGE:
+        return (
+            f"the data are finite, and weights have sizes up to {size:.3g}, so {advice} is the likely cause; lower it, "
+            "or clip the gradients: Optimization(clip=1.0)"
+        )
+    return (
+        f"the data and all parameters are finite (the largest is {size:.3g}), so look at the loss itself and at the "
+        "initial scales"
+    )
+
+
+def _data_culprit(inputs: bool, targets: bool) -> str:
+    if not inputs:
+        return "the inputs of this batch hold NaN or infinite values; clean the data"
+    return "" if targets else "the targets of this batch hold NaN or infinite values; clean the data"
+
+
+def _finite(data: Any, device: torch.device) -> Tensor:
+    """Return, as a tensor on the device, whether all numbers in the data are finite."""
+    checks: list[Tensor] = []
+    map_tensors(lambda leaf: checks.append(torch.isfinite(leaf).all().to(device)), data)
+    return torch.stack(checks).all() if checks else torch.ones((), dtype=torch.bool, device=device)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from leanbayes.errors import InputError, UnknownName
 from leanbayes.optim import OPTIMIZERS, OptimizerBuilder
 from leanbayes.train.schedules import RateSchedule, rate_schedule
 
-__all__ = ["Checkpointing", "Optimization", "OptimizerChoice", "description"]
+__all__ = ["Checkpointing", "Optimization", "OptimizerChoice"]
 
 OptimizerChoice = str | Optimizer | OptimizerBuilder | Callable[[list[dict[str, Any]]], Optimizer]
 """A name, an optimizer, a builder of one, or a function of parameter groups that returns one."""
@@ -29,7 +29,8 @@ class Optimization:
             ``torch.optim.Optimizer``, or a function that takes parameter groups and returns an optimizer. An optimizer
             that exists already keeps its own learning rates and weight decays.
         lr: the learning rate of the means. By default it is that of the optimizer: 0.5 for "ivon", else 0.001.
-        scale_lr: the learning rate of the scales. By default it is ``lr``.
+        scale_lr: the learning rate of the scales. By default it is ``lr``, and 0.01 for "sgd". The optimizer "sgd"
+            trains the scales by Adam, because plain gradients of the KL are too small to move them.
         weight_decay: the weight decay of the means. The scales have none.
         schedule: how the learning rate changes from step to step: "constant", "cosine", the name of a schedule that
             another package adds, or a function of the optimizer and the number of steps that returns a scheduler.
@@ -82,10 +83,6 @@ class Optimization:
         if self.mixed_precision not in (None, *_PRECISIONS):
             raise UnknownName.of("mixed_precision", self.mixed_precision, _PRECISIONS)
 
-    def identity(self) -> dict[str, Any]:
-        """Return the settings as JSON can hold them, for the comparison of a checkpoint with a new training."""
-        return {field.name: description(getattr(self, field.name)) for field in fields(self)}
-
 
 @dataclass(frozen=True)
 class Checkpointing:
@@ -95,7 +92,10 @@ class Checkpointing:
         folder: the folder of the checkpoints. `fit` makes it if needed. If it holds a checkpoint of the same training,
             `fit` goes on from there.
         every: how many optimizer steps lie between two checkpoints. By default `fit` writes one after each epoch.
-        keep: how many of the newest checkpoints stay.
+        keep: how many of the newest checkpoints stay. If the newest one is damaged, `fit` goes on from the one before.
+        exact: whether a training that goes on must end with the same weights bit for bit. `fit` then refuses data that
+            cannot be read again in the same order, such as those of persistent workers. With False it goes on with
+            them, and ends with other weights than without the kill.
 
     >>> Checkpointing("run", every=100).keep
     2
@@ -104,25 +104,13 @@ class Checkpointing:
     folder: str | Path
     every: int | None = None
     keep: int = 2
+    exact: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | Path) or not str(self.folder):
             raise InputError(f"folder must be the path of a folder, got {self.folder!r}")
         _check_count("every", self.every)
         _check_count("keep", self.keep)
-
-
-def description(value: Any) -> Any:
-    """Return a value that JSON can hold and that is the same in another process.
-
-    >>> description(0.5), description(Checkpointing("run")), description(max)
-    (0.5, "Checkpointing(folder='run', every=None, keep=2)", 'max')
-    """
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if is_dataclass(value) and not isinstance(value, type):
-        return repr(value)
-    return str(getattr(value, "__qualname__", type(value).__name__))
 
 
 def _check_positive(name: str, value: float | None, hint: str) -> None:

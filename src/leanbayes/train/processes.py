@@ -24,10 +24,12 @@ class Engine(Protocol):
     Attributes:
         device: the device to which batches go.
         index: the number of this process, from 0.
+        number: how many processes there are.
     """
 
     device: torch.device
     index: int
+    number: int
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Put the objective on the device, and return it and the optimizer as training uses them."""
@@ -67,7 +69,7 @@ class OneProcess:
 
     def __init__(self, model: nn.Module) -> None:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.index = 0
+        self.index, self.number = 0, 1
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Put what the likelihood learns beside the model."""
@@ -107,6 +109,7 @@ class Accelerated:
         self.accelerator = accelerator
         self.device: torch.device = accelerator.device
         self.index: int = accelerator.process_index
+        self.number: int = accelerator.num_processes
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap both as accelerate does."""

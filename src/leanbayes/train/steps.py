@@ -1,7 +1,10 @@
 """A training under way: its epochs, its optimizer steps and its checkpoints."""
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,22 +13,26 @@ from torch import Tensor, nn
 from leanbayes._calls import batch_size, map_tensors, split_batch, take
 from leanbayes._wrappers import gradients_averaged_by_hand
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError, NonFinite
+from leanbayes.errors import InputError, NonFinite, OtherTraining, UncheckedCheckpoint
 from leanbayes.objective import Schedule
-from leanbayes.train.batches import batches_after, mix, ordered
+from leanbayes.train.batches import batch_checksum, batches_after, mix, ordered, stream
 from leanbayes.train.checkpoint import Checkpoints, Training
+from leanbayes.train.fingerprint import Fingerprint, differences
 from leanbayes.train.losses import Objective, culprit
 from leanbayes.train.norms import fix_statistics
 from leanbayes.train.processes import Engine
-from leanbayes.train.random_states import seed_all, states_restored
+from leanbayes.train.random_states import RandomStates, seed_all, states_restored
 from leanbayes.train.rewire import Rewirer
 
 __all__ = ["TrainingRun", "new_progress"]
 
 
-def new_progress(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the progress of a training that has not begun; ``settings`` tell it from other trainings."""
-    return {"epoch": 0, "batch": 0, "step": 0, "sums": [0.0] * 3, "epochs": [], "best": None, "run": settings}
+_RECORDED_BY_0_1 = ("epochs", "batches", "n_data", "seed", "parts", "rewire")
+
+
+def new_progress() -> dict[str, Any]:
+    """Return the progress of a training that has not begun."""
+    return {"epoch": 0, "batch": 0, "step": 0, "sums": [0.0] * 3, "epochs": [], "best": None}
 
 
 @dataclass
@@ -38,6 +45,9 @@ class TrainingRun:
         training: the weights, the optimizer, the schedule and the progress.
         engine: where the training runs.
         data: the batches as the user gave them.
+        epochs: how many epochs the training has.
+        batches: how many batches an epoch has.
+        seed: the seed of the training.
         kl_schedule: the weight of the KL as a function of the share of training that is done.
         parts: into how many micro-batches each batch is cut.
         clip: the largest norm of the gradient, or None.
@@ -45,6 +55,7 @@ class TrainingRun:
         store: the checkpoints, or None.
         every: how many steps lie between two checkpoints, or None for one after each epoch.
         rewirer: what moves sparse weights, or None.
+        fingerprint: what tells this training from others, or None without checkpoints.
     """
 
     objective: Objective
@@ -52,6 +63,9 @@ class TrainingRun:
     training: Training
     engine: Engine
     data: Iterable[Any]
+    epochs: int
+    batches: int
+    seed: int
     kl_schedule: Schedule
     parts: int
     clip: float | None
@@ -59,29 +73,51 @@ class TrainingRun:
     store: Checkpoints | None
     every: int | None
     rewirer: Rewirer | None
+    fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
         self.progress = self.training.progress
-        self.settings = dict(self.progress["run"])
         self.loader = self.engine.share(self.data)
-        self.steps: int = self.settings["epochs"] * self.settings["batches"]
+        self.steps: int = self.epochs * self.batches
         self.sums = self._new_sums()
+        self.restored: RandomStates | None = None
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one. A checkpoint of another training is an error."""
-        if self.store is None or not self.store.restore(self.training):
+        if self.store is None:
             return
-        # Version 0.1 wrote fewer settings, and "rewire" only where there was one.
-        stored = {"rewire": None} | self.progress["run"]
-        different = [name for name, value in self.settings.items() if name in stored and stored[name] != value]
-        if different:
-            theirs, ours = ({name: run[name] for name in different} for run in (stored, self.settings))
-            raise InputError(
-                f"{self.store.folder} holds a training with {theirs}, this one has {ours}; choose another folder"
+        self.restored = self.store.restore(self.training, self._check)
+        if self.fingerprint is not None:
+            self.progress |= {"run": self.fingerprint.settings, "information": self.fingerprint.information}
+        if self.restored is not None:
+            self.sums = torch.tensor(self.progress["sums"], dtype=torch.float64, device=self.engine.device)
+            self.engine.set_state(self.progress.get("engine", {}))
+
+    def _check(self, path: Path, progress: Mapping[str, Any]) -> None:
+        """Raise an error if the checkpoint is one of another training."""
+        assert self.fingerprint is not None
+        ours, theirs = self.fingerprint.settings, dict(progress["run"])
+        if theirs.get("version") != ours["version"]:
+            # Version 0.1 wrote "rewire" only where there was one.
+            theirs = {"rewire": None} | theirs
+            missing = [name for name in ours if name not in (*_RECORDED_BY_0_1, "version")]
+            theirs = {name: theirs.get(name) for name in _RECORDED_BY_0_1}
+            ours = {name: ours[name] for name in _RECORDED_BY_0_1}
+            warnings.warn(
+                f"an older version of LeanBayes wrote {path}, and did not record {', '.join(missing)}. fit goes on "
+                "from there, which is right only if all of them are what they were; otherwise choose another folder",
+                UncheckedCheckpoint,
+                stacklevel=5,
             )
-        self.progress["run"] = self.settings
-        self.sums = torch.tensor(self.progress["sums"], dtype=torch.float64, device=self.engine.device)
-        self.engine.set_state(self.progress.get("engine", {}))
+        different = differences(theirs, ours)
+        if different:
+            shown = dict(list(different.items())[:5])
+            before, now = ({name: pair[side] for name, pair in shown.items()} for side in (0, 1))
+            others = f" (and {len(different) - 5} other differences)" if len(different) > 5 else ""
+            raise OtherTraining(
+                f"{path.parent} holds a training with {before}, this one has {now}{others}; choose another folder for "
+                "another training, or go back to the settings of the old one"
+            )
 
     def save(self) -> None:
         """Write a checkpoint; one process does it for all."""
@@ -96,24 +132,26 @@ class TrainingRun:
 
     def epoch(self) -> tuple[float, float, float]:
         """Train to the end of the present epoch. Return the means of loss, NLL and KL over all its batches."""
-        progress, seed = self.progress, self.settings["seed"]
+        progress = self.progress
         self.wrapped.train()
         if self.hold:
             fix_statistics(self.objective)
-        with ordered(self.data, mix(seed, "order", progress["epoch"])):
-            seed_all(mix(seed, "model", progress["epoch"], self.engine.index))
-            source = iter(self.loader)
-            if progress["batch"]:
-                for _ in range(progress["batch"]):
-                    next(source)
-                if self.store is not None:
-                    self.store.set_random_states()  # reading the batches again has used random numbers
+        seed_all(mix(self.seed, "model", progress["epoch"], self.engine.index))
+        with closing(stream(self.loader, self.data, self.seed, progress["epoch"], self.engine.index)) as source:
+            for _ in range(progress["batch"]):
+                next(source)
+            if self.restored is not None and progress["batch"]:
+                self.restored.restore()
+            self.restored = None
             for batch in source:
+                if progress["step"] == 0:
+                    self._check_first(batch)
                 self.sums += self.step(batch)
                 progress["batch"] += 1
                 progress["step"] += 1
                 if self.every is not None and progress["step"] % self.every == 0:
                     self.save()
+        self._check_weights()
         loss, nll, kl = (self.sums / max(progress["batch"], 1)).tolist()
         if not self.objective.settings.with_kl:
             noise = self._generator("divergence", progress["epoch"])
@@ -141,14 +179,40 @@ class TrainingRun:
             try:
                 values = self.wrapped(take(x, rows), take(y, rows), self.kl_weight(), noise)
             except NonFinite as error:
-                position = f"step {step}, epoch {self.progress['epoch']}"
-                raise NonFinite(f"{position}: {error}{culprit(training.modules)}") from error
+                reason = culprit(training.modules, take(x, rows), take(y, rows), self._rates())
+                raise NonFinite(f"{self._position()}: {error}; {reason}") from error
             share = (bounds[part + 1] - bounds[part]) / size
             self.engine.backward(values[0] * share)
             sums += share * torch.stack([value.detach().double() for value in values])
         self._update()
         self._rewire(x, y, step + 1)
         return self.engine.mean(sums)
+
+    def _rates(self) -> list[float]:
+        groups = self.training.optimizer.param_groups
+        return [float(group.get("initial_lr", group.get("lr", 0.0))) for group in groups]
+
+    def _position(self) -> str:
+        progress = self.progress
+        return f"step {progress['step']}, epoch {progress['epoch']}, batch {progress['batch']} of the epoch"
+
+    def _check_first(self, batch: Any) -> None:
+        """Raise an error if the first batch is another one than when it was read for the fingerprint."""
+        data = None if self.fingerprint is None else self.fingerprint.settings["data"]
+        if data is None or self.loader is not self.data or batch_checksum(batch) == data["first batch"]:
+            return
+        raise InputError(
+            "a checkpoint promises the same weights bit for bit, and the training data gave another first batch when "
+            "they were read again with the same random states. A sampler, a data set or an augmentation draws from a "
+            "generator of its own; seed it from torch's, NumPy's or Python's global state, or allow another result "
+            "after a kill: Checkpointing(..., exact=False)"
+        )
+
+    def _check_weights(self) -> None:
+        """Raise an error if the last steps of an epoch, whose loss nobody has seen, spoiled the weights."""
+        values = [parameter for parameter in self.objective.parameters() if parameter.numel()]
+        if values and not torch.stack([torch.isfinite(value).all() for value in values]).all():
+            raise NonFinite(f"{self._position()}, after the update: {culprit(self.objective, rates=self._rates())}")
 
     def _update(self) -> None:
         """Let the optimizer and the schedule take their step on the gradients that are there."""
@@ -159,7 +223,13 @@ class TrainingRun:
         if owns_scales:
             for group in optimizer.param_groups:
                 group["kl_weight"] = self.kl_weight()
-        optimizer.step()
+        try:
+            optimizer.step()
+        except RuntimeError as error:
+            if "overflow" not in str(error):
+                raise
+            reason = culprit(objective, rates=self._rates())
+            raise NonFinite(f"{self._position()}: {error} in the update; {reason}") from error
         if self.training.schedule is not None:
             self.training.schedule.step()
 
@@ -185,15 +255,15 @@ class TrainingRun:
         """
         if not count:
             return []
-        progress, seed = self.progress, self.settings["seed"]
-        with states_restored(), ordered(self.data, mix(seed, "order", progress["epoch"])):
-            seed_all(mix(seed, "model", progress["epoch"], self.engine.index))
-            batches = batches_after(self.loader, progress["batch"], count, self.settings["batches"])
+        epoch, position = self.progress["epoch"], self.progress["batch"]
+        with states_restored(), ordered(self.data, mix(self.seed, "order", epoch), epoch):
+            seed_all(mix(self.seed, "data", epoch, self.engine.index))
+            batches = batches_after(self.loader, position, count, self.batches)
         return [map_tensors(lambda leaf: leaf.to(self.engine.device), split_batch(batch)) for batch in batches]
 
     def _generator(self, *purpose: object) -> torch.Generator:
         """Return a generator whose seed depends on the training's seed and on the purpose alone."""
-        return torch.Generator(device=self.engine.device).manual_seed(mix(self.settings["seed"], *purpose))
+        return torch.Generator(device=self.engine.device).manual_seed(mix(self.seed, *purpose))
 
     def _new_sums(self) -> Tensor:
         return torch.zeros(3, dtype=torch.float64, device=self.engine.device)
