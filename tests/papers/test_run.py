@@ -1,6 +1,7 @@
 """The runner: nothing is done twice, nothing is lost, and the same command gives the same tables."""
 
 import json
+import math
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 from leanbayes.errors import FileError, InputError, UnknownName
-from leanbayes_papers import Job, Outcome, Verdict, reproduce
+from leanbayes_papers import Job, Outcome, Size, Verdict, reproduce
 from leanbayes_papers import run as runner
+from leanbayes_papers.scales import note
 from tests.papers import stub
 
 REPEATS = ("name", "size", "seeds", "data", "settings", "tables", "verdicts", "figures", "jobs", "failed", "error")
@@ -215,3 +217,26 @@ def test_bad_input_is_said_before_anything_is_done(data: Path) -> None:
     with pytest.raises(FileError, match="file"):
         go(data, out=data.parent / "file" / "x")
     assert not (data / "calls").exists()
+
+
+def test_a_study_whose_scales_did_not_move_cannot_give_holds(tmp_path: Path) -> None:
+    """The runner records the scales of every job by itself, and keeps them with the result of the job."""
+
+    def run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
+        if job.method == "b":
+            note("vi", torch.full((9,), -3.0), torch.full((9,), -3.0 if folder == tmp_path / "still" else -2.0))
+        return stub.run(job, size, folder)
+
+    answers = {}
+    for name in ("still", "moving"):
+        folder = tmp_path / name
+        folder.mkdir()
+        for _ in range(2):  # the second time from the kept results
+            record = reproduce(stub.study(run=run), "cpu", folder=folder, out=folder / "out", cache=folder / "cache")
+        answers[name] = record["verdicts"][0]
+        jobs = {job["method"]: job for job in record["jobs"]}
+        assert "scales" not in jobs["a"]
+        assert jobs["b"]["scales"][0]["start"][2] == pytest.approx(math.exp(-3))
+    assert answers["moving"]["answer"] == "holds"
+    assert answers["still"]["answer"] == "not testable here"
+    assert answers["still"]["why"] == "the scales did not move in training: b"

@@ -1,12 +1,16 @@
 """Verdicts against scipy's paired t-test and intervals, and in every case that a claim can be in."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from leanbayes.errors import InputError
-from leanbayes_papers import Claim, Job, Results, cite
-from leanbayes_papers.verdicts import all_of, beats, exceeds, gains, matches, ratios, summary, within
+from leanbayes_papers import Claim, Job, Outcome, Results, Size, Study, Verdict, cite
+from leanbayes_papers.verdicts import all_of, beats, exceeds, gains, judged, matches, ratios, summary, within
+from tests.papers import stub
 
 CLAIM = Claim(cite.SUBNETWORKS, "figure 1", "words")
 
@@ -143,3 +147,77 @@ def test_measures_of_one_run_are_compared_in_pairs() -> None:
     assert exceeds(results, claim, "a", "q", "none", margin=0.1).answer == "not testable here"
     assert ratios(results, "p", "b", "a") == [0.0]
     assert ratios(results, "p", "a", "b") == []
+
+
+def moving(moved: dict[str, float | None]) -> Results:
+    """Runs of a and b, where a is clearly better, with the movement of the scales of each method."""
+    runs = []
+    for seed in range(5):
+        for method, nll in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+            result: dict[str, Any] = {"metrics": {"nll": nll + seed / 10}}
+            if (far := moved.get(method)) is not None:
+                result["scales"] = [{"stage": "vi", "start": [0.01] * 5, "end": [0.01] * 5, "moved": far}]
+            runs.append((Job(method, "vi", "numbers", seed), result))
+    return Results(runs)
+
+
+def made_up(**changes: Any) -> Study:
+    """A study whose second verdict is made without the functions of this package."""
+
+    def conclude(results: Results, size: Size) -> Outcome:
+        worst = list(results.column("nll", "c").values())
+        plain = Verdict(stub.OTHER, "holds" if worst else "not testable here", f"{len(worst)} runs")
+        return Outcome({}, [beats(results, stub.BETTER, "nll", "a", "b"), plain])
+
+    return stub.study(conclude=conclude, **changes)
+
+
+@pytest.mark.parametrize(
+    ("moved", "answers"),
+    [
+        ({}, ["holds", "holds"]),
+        ({"a": 0.5, "b": 0.5, "c": 0.5}, ["holds", "holds"]),
+        ({"a": 0.0, "b": 0.5, "c": 0.5}, ["not testable here", "holds"]),
+        ({"b": 0.009}, ["not testable here", "holds"]),
+        ({"c": 0.0}, ["holds", "not testable here"]),
+        ({"a": math.nan, "c": math.nan}, ["not testable here", "not testable here"]),
+    ],
+)
+def test_no_verdict_rests_on_scales_that_did_not_move(moved: dict[str, float | None], answers: list[str]) -> None:
+    """Before, three published studies judged networks whose scales SGD had left where they began."""
+    study = made_up()
+    outcome = judged(study, moving(moved), study.sizes["cpu"])
+    assert [verdict.answer for verdict in outcome.verdicts] == answers
+    for verdict in outcome.verdicts:
+        assert verdict.answer == "holds" or "the scales did not move" in verdict.why
+    counting = made_up(rests_on_scales=False)
+    plain = judged(counting, moving({"c": 0.0}), study.sizes["cpu"]).verdicts[1]
+    assert plain.answer == "holds"
+
+
+@pytest.mark.parametrize("judge", [beats, matches])
+def test_a_comparison_refuses_scales_that_did_not_move(judge: Any) -> None:
+    assert judge(moving({"b": 0.3}), stub.BETTER, "nll", "a", "b").answer == "holds"
+    verdict = judge(moving({"b": 0.0}), stub.BETTER, "nll", "a", "b")
+    assert verdict.answer == "not testable here"
+    assert verdict.why.endswith("the scales did not move in training: b")
+
+
+def test_an_average_over_two_data_sets_decides_nothing() -> None:
+    """Before, the breast study at the size of the paper would have judged an interval over two data sets."""
+
+    def runs(sets: int) -> Results:
+        return Results(
+            [
+                (Job(method, "vi", f"set {index}", seed), {"metrics": {"nll": nll + index / 9}})
+                for index in range(sets)
+                for seed in range(5)
+                for method, nll in (("a", 1.0), ("b", 2.0 + index / 50))
+            ]
+        )
+
+    verdict = beats(runs(2), stub.BETTER, "nll", "a", "b")
+    assert verdict.answer == "not testable here"
+    assert "judge each data set by itself" in verdict.why
+    assert beats(runs(2), stub.BETTER, "nll", "a", "b", data="set 1").answer == "holds"
+    assert beats(runs(3), stub.BETTER, "nll", "a", "b").answer == "holds"

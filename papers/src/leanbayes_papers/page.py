@@ -15,7 +15,7 @@ from leanbayes_papers.untested import UNTESTED
 
 __all__ = ["is_current", "write_claims"]
 
-_ANSWERS = ("holds", "does not hold", "not testable here", "not run")
+_ANSWERS = ("holds", "does not hold", "not testable here", "not run", "withdrawn")
 _SIZES = ("paper", "cpu")  # the larger size first; a smoke test says nothing about a claim
 
 Row = tuple[str, str, str, str]
@@ -45,7 +45,7 @@ def write_claims(studies: Iterable[Study], folder: Path | str = "docs/results") 
             command = f"`{study.name}`: `leanbayes reproduce {study.name} --size cpu`"
         for claim in study.claims:
             verdict = verdicts.get(_key(asdict(claim)))
-            answer, why = (verdict["answer"], verdict["why"]) if verdict else ("not run", "")
+            answer, why = _answer(verdict)
             rows.setdefault(claim.paper, []).append((_words(claim), answer, why, command))
     for untested in UNTESTED:
         rows.setdefault(untested.claim.paper, []).append((_words(untested.claim), untested.answer, untested.why, ""))
@@ -66,7 +66,9 @@ The answers mean:
 - *holds*: the whole interval over seeds agrees with the claim;
 - *does not hold*: the whole interval contradicts the claim;
 - *not testable here*: the column "why" gives the reason, for example that the seeds are too few to decide;
-- *not run*: there is no record yet.
+- *not run*: there is no record yet;
+- *withdrawn*: there is a record, but its numbers cannot answer the claim. The column "why" says what is wrong with
+  them. Withdrawn answers count as no other answer, and a new run of the study replaces them.
 
 All studies ran on two cores, with smaller networks, fewer images and fewer epochs than the papers. Each record lists
 the differences from its paper under `scaled`.
@@ -76,6 +78,15 @@ network", the 1 % most sensitive weights are random ("partial 1 %"). In "the ful
 random ("vi", variational inference). "The ensemble" is five plain networks. A gain is a difference in the better
 direction: a positive gain means that the first method is better.
 """
+
+
+def _answer(verdict: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return what the page shows of a verdict: of one with a field ``withdrawn`` that reason, and not its numbers."""
+    if verdict is None:
+        return "not run", ""
+    if verdict.get("withdrawn"):
+        return "withdrawn", str(verdict["withdrawn"])
+    return verdict["answer"], verdict["why"]
 
 
 def _largest(folder: Path, study: Study) -> dict[str, Any] | None:

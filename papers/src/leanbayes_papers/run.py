@@ -18,7 +18,9 @@ from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data import data_dir, load_data
 from leanbayes.lab.processes import worker_processes
 from leanbayes.lab.statistics import interval
+from leanbayes_papers.scales import collecting
 from leanbayes_papers.study import Job, Outcome, Results, Size, Study, Verdict
+from leanbayes_papers.verdicts import judged
 
 __all__ = ["FORMAT", "reproduce"]
 
@@ -116,7 +118,10 @@ def reproduce(
         "seconds": _seconds(results),
         "error": error,
         "failed": [asdict(job) | {"error": row["error"]} for job, row in zip(jobs, rows, strict=True) if row["error"]],
-        "jobs": [asdict(job) | {"metrics": result["metrics"]} for job, result in results.runs],
+        "jobs": [
+            asdict(job) | {name: result[name] for name in ("metrics", "scales") if name in result}
+            for job, result in results.runs
+        ],
     }
     write_text(destination / f"{study.name}-{size}.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
     return record
@@ -146,7 +151,10 @@ def _done(work: _Work) -> dict[str, Any]:
         return earlier
     begin = time.process_time()  # a job has one thread, so this is its wall time on a core of its own
     try:
-        result = work.run(work.job, work.size, work.folder)
+        with collecting() as scales:
+            result = work.run(work.job, work.size, work.folder)
+        if scales:
+            result = dict(result) | {"scales": scales}
         text = json.dumps(result, allow_nan=False)
         row = {"result": json.loads(text), "error": None}  # exactly as a later run will read it
     except Exception as error:
@@ -200,7 +208,7 @@ def _one_thread() -> Iterator[None]:
 def _concluded(study: Study, results: Results, size: Size) -> tuple[Outcome, str | None]:
     """Return the outcome and an error message, if any. A claim without a verdict is a mistake in the study."""
     try:
-        outcome = study.conclude(results, size)
+        outcome = judged(study, results, size)
         answered = [verdict.claim for verdict in outcome.verdicts]
         if sorted(map(repr, answered)) != sorted(map(repr, study.claims)):
             raise InputError(f"{study.name} must give one verdict on each of its {len(study.claims)} claims")

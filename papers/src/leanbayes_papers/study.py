@@ -146,6 +146,10 @@ class Results:
             if job.method == method and data in (None, job.data) and measure in result["metrics"]
         }
 
+    def data(self) -> list[str]:
+        """Return the names of the data sets that have a result, in the order of the jobs."""
+        return list(dict.fromkeys(job.data for job, _ in self.runs))
+
     def methods(self) -> list[str]:
         """Return the names of the methods that have a result, in the order of the jobs."""
         return list(dict.fromkeys(job.method for job, _ in self.runs))
@@ -190,6 +194,8 @@ class Study:
             processes find it. It returns JSON: ``metrics`` holds numbers that repeat, ``seconds`` those that do not.
         conclude: makes tables, figures and verdicts from the results, some of which may be missing.
         jobs: lists the jobs of a size for the given seeds.
+        rests_on_scales: whether the verdicts depend on the trained scales of random weights. Counts of operations do
+            not; all other verdicts need scales that moved.
     """
 
     name: str
@@ -199,6 +205,7 @@ class Study:
     run: Callable[[Job, Size, Path | None], dict[str, Any]]
     conclude: Callable[[Results, Size], Outcome]
     jobs: Callable[[Size, Sequence[int]], list[Job]] = every_job
+    rests_on_scales: bool = True
 
     def __post_init__(self) -> None:
         if not self.name or not set(self.name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") or self.name == "all":

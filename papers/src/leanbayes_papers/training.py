@@ -22,7 +22,7 @@ from leanbayes.lab.recipes.partial import Partial
 from leanbayes.prediction import Predictor
 from leanbayes.prediction.draws import Draws
 from leanbayes.train import Epoch
-from leanbayes_papers.cost_table import table_1
+from leanbayes_papers.scales import log_scales, note
 from leanbayes_papers.study import Job, Size
 
 __all__ = [
@@ -77,7 +77,11 @@ def digit_images(seed: int = 0) -> Source:
 
 @dataclass
 class Recorded(Run):
-    """A run that keeps the validation NLL after every epoch of every stage in ``curve``, as pairs (stage, NLL)."""
+    """A run that keeps the validation NLL after every epoch of every stage in ``curve``, as pairs (stage, NLL).
+
+    It also notes how the scales of random weights moved (`leanbayes_papers.scales`), which `reproduce` puts into the
+    result of the job.
+    """
 
     curve: list[tuple[str, float]] = field(default_factory=list)
 
@@ -88,7 +92,9 @@ class Recorded(Run):
             if epoch.validation is not None:
                 self.curve.append((stage, epoch.validation))
 
+        start = log_scales(model)
         super().fit(model, task, stage, epochs, callbacks=[*options.pop("callbacks", ()), record], **options)
+        note(stage, start, log_scales(model))
 
 
 def train(job: Job, size: Size, task: Task, recipe: Recipe | None = None) -> tuple[Trained, Recorded]:
@@ -143,15 +149,17 @@ def measure_test(trained: Trained, size: Size, task: Task, seed: int) -> dict[st
 
 
 def relative_flops(recipe: Recipe) -> float | None:
-    """Return the FLOPs of a whole training, where that of the plain network is 1.
+    """Return the FLOPs of a whole training, where that of the plain network is 1; None if they are not known.
 
-    The formulas are those of sensitivity-guided subnetworks, table 1; a recipe that the table does not list gives None.
+    They are what subnetworks-cost counts: a step of N draws costs N plain steps, because the backward pass goes through
+    each draw. The formulas of sensitivity-guided subnetworks, table 1, charge for one backward pass and contradict
+    that.
     """
-    formula, plain = recipe.relative_cost(), table_1("deterministic").flops
-    if formula is None:
+    if recipe.relative_cost() is None:
         return None
-    plain_share = float(getattr(recipe, "pretrain", 0.0))
-    return (plain_share * plain + (1 - plain_share) * formula.flops) / plain
+    plain_share = float(getattr(recipe, "pretrain", 1.0))
+    step = plain_share + (1 - plain_share) * float(getattr(recipe, "draws", 1))
+    return float(getattr(recipe, "members", 1)) * step
 
 
 def repeatable(predictor: nn.Module) -> nn.Module:

@@ -4,6 +4,9 @@ A verdict rests on the interval of a difference, never on its mean alone. So the
 if the whole interval lies where the claim puts it. The claim does not hold if the whole interval lies elsewhere.
 Otherwise the seeds are too few to decide, and the claim is "not testable here". A margin states which differences are
 too small to matter.
+
+No verdict rests on random weights whose scales did not move in training: see `judged`. Nor does one rest on an average
+over two data sets, whose interval would say nothing; a study of few data sets judges each of them by itself.
 """
 
 import math
@@ -14,9 +17,10 @@ from typing import Any, Literal
 from leanbayes.errors import InputError
 from leanbayes.lab.statistics import Interval, interval
 from leanbayes.metrics import metric_named
-from leanbayes_papers.study import Answer, Claim, Results, Verdict
+from leanbayes_papers.scales import still
+from leanbayes_papers.study import Answer, Claim, Outcome, Results, Size, Study, Verdict
 
-__all__ = ["MARGINS", "all_of", "beats", "exceeds", "gains", "matches", "ratios", "summary", "within"]
+__all__ = ["MARGINS", "all_of", "beats", "exceeds", "gains", "judged", "matches", "ratios", "summary", "within"]
 
 MARGINS: Mapping[str, float] = {
     "accuracy": 0.005, "auc": 0.01, "brier": 0.01, "nll": 0.02, "ece": 0.01, "entropy": 0.02, "rmse": 0.02,
@@ -25,6 +29,32 @@ MARGINS: Mapping[str, float] = {
 """Differences too small to choose a method by. NLL and entropy are in nats, RMSE in deviations of the target."""
 
 Direction = Literal["high", "low"]
+_FEWEST_SETS = 3  # of which an average has an interval
+
+
+def judged(study: Study, results: Results, size: Size) -> Outcome:
+    """Return what a study concludes, without a verdict that rests on scales that did not move.
+
+    A verdict that changes when the runs with still scales are left out rests on them. Its answer is then "not testable
+    here". Tables and figures show all runs.
+
+    Args:
+        study: the study.
+        results: the results of its jobs; see `leanbayes_papers.scales` for their record of scales.
+        size: the size at which the jobs ran.
+    """
+    outcome = study.conclude(results, size)
+    motionless = list(dict.fromkeys(job.method for job, result in results.runs if still(result)))
+    if not motionless or not study.rests_on_scales:
+        return outcome
+    moving = Results([(job, result) for job, result in results.runs if not still(result)])
+    without = {verdict.claim: verdict for verdict in study.conclude(moving, size).verdicts}
+    why = f"the scales did not move in training: {', '.join(motionless)}"
+    verdicts = [
+        verdict if without.get(verdict.claim) == verdict else Verdict(verdict.claim, "not testable here", why)
+        for verdict in outcome.verdicts
+    ]
+    return replace(outcome, verdicts=verdicts)
 
 
 def gains(
@@ -183,6 +213,14 @@ def _compared(
     if len(pairs) < 2:
         why = f"{measure}, {a} against {b}: {len(pairs)} pairs of runs are too few for an interval"
         return Verdict(claim, "not testable here", why)
+    motionless = [method for method in (a, b) if any(still(r) for job, r in results.runs if job.method == method)]
+    if motionless:
+        why = f"{measure}, {a} against {b}: the scales did not move in training: {', '.join(motionless)}"
+        return Verdict(claim, "not testable here", why)
+    names = {name for name, _ in pairs}
+    if 1 < len(names) < _FEWEST_SETS:
+        why = f"{measure}, {a} against {b}: an average over {len(names)} data sets has no useful interval"
+        return Verdict(claim, "not testable here", f"{why}; judge each data set by itself")
     gain = interval(_by_data(pairs), 1 - 0.05 / tests)
     assert gain.low is not None
     assert gain.high is not None

@@ -280,4 +280,5 @@ STUDY = Study(
     },
     _run,
     _conclude,
+    rests_on_scales=False,  # it counts operations, parameters and bytes, which do not depend on the values of scales
 )
