@@ -137,6 +137,7 @@ def elbo(
     propagate: PropagationLike | None = None,
     generator: torch.Generator | None = None,
     output: Callable[[Any], Any] = prediction_tensor,
+    check: bool = True,
 ) -> Elbo:
     """Compute −ELBO / n_data = mean nll + kl_weight · KL / n_data, the loss of variational training.
 
@@ -161,6 +162,9 @@ def elbo(
         propagate: a propagation to use instead of ``bnn.propagate``.
         generator: the source of all random numbers.
         output: picks the tensor that is scored from what the model returns.
+        check: whether to raise `leanbayes.errors.NonFinite` if the loss is NaN or infinite. On a GPU the program waits
+            for the loss to read it. With ``False`` it does not wait, and the caller looks at the loss later, as `fit`
+            does.
 
     Returns:
         The loss and its two parts.
@@ -192,7 +196,8 @@ def elbo(
     size = batch_size(x)
     if not isinstance(core, Bayesian):
         nll = likelihood.nll(output(call(bnn, x)), y) / size
-        return _finite(Elbo(nll, nll, torch.zeros_like(nll)), likelihood)
+        plain = Elbo(nll, nll, torch.zeros_like(nll))
+        return _finite(plain, likelihood, y) if check else plain
 
     def parts(core: Bayesian, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         weights = core.weights()
@@ -212,7 +217,8 @@ def elbo(
         divisor = n_data if terms.kl_per == "data" else core.summary().random
         return nll + weight * cost / divisor, nll, kl
 
-    return _finite(Elbo(*computed_inside(bnn, parts, x, y)), likelihood)
+    whole = Elbo(*computed_inside(bnn, parts, x, y))
+    return _finite(whole, likelihood, y) if check else whole
 
 
 @dataclass(frozen=True)
@@ -288,11 +294,13 @@ def _weight(name: str, value: float) -> float:
     return value
 
 
-def _finite(parts: Elbo, likelihood: Likelihood) -> Elbo:
+def _finite(parts: Elbo, likelihood: Likelihood, y: Any) -> Elbo:
     if not torch.isfinite(parts.loss):
+        known = isinstance(y, Tensor) and y.numel() > 0 and not y.is_complex()
+        targets = f"; the targets lie between {y.min().item():g} and {y.max().item():g}" if known else ""
         raise NonFinite(
             f"the loss is {parts.loss.item()}: nll {parts.nll.item()} ({type(likelihood).__name__}), "
-            f"KL {parts.kl.item()}; "
+            f"KL {parts.kl.item()}{targets}; "
             "check the inputs and targets for NaN, lower the learning rate, or start from smaller scales"
         )
     return parts

@@ -71,7 +71,9 @@ def about(path: str | os.PathLike[str]) -> dict[str, Any]:
     Args:
         path: the path of the file.
     """
-    notes: dict[str, Any] = read_header(Path(path), "model", FORMAT)["about"]
+    notes = read_header(Path(path), "model", FORMAT).get("about")
+    if not isinstance(notes, dict):
+        raise ForeignFile(f"{path} has no notes, which every saved model has; save it again")
     return notes
 
 
