@@ -166,6 +166,10 @@ HOSTILE: dict[str, tuple[Callable[[], object], str, str]] = {
     "a wrapped model": (
         lambda: lb.Bayesian(nn.DataParallel(plain())), "inside a DataParallel", "DataParallel(Bayesian(model))",
     ),
+    "a compiled model": (
+        lambda: lb.Bayesian(torch.compile(plain(), backend="eager")),
+        "OptimizedModule", "torch.compile(Bayesian(model))",
+    ),
     "moments of a plain model": (lambda: lb.moments(plain(), X), "Sequential", "leanbayes.Bayesian(model)"),
     "covariance of a plain model": (lambda: lb.covariance(plain(), X), "Sequential", "leanbayes.Bayesian(model)"),
     "a loader of dictionaries in fit": (lambda: fit(DataLoader(Dictionaries(), 2)), "dict of 2", "collate_fn"),

@@ -417,10 +417,11 @@ class Bayesian(nn.Module):
 def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None:
     """Raise if an argument is a name, a class or a function where a value is needed."""
     inner = unwrap(model)
-    if inner is not model and not hasattr(model, "_orig_mod"):
+    if inner is not model:
+        name = "torch.compile" if hasattr(model, "_orig_mod") else type(model).__name__
         raise InputError(
             f"the model is inside a {type(model).__name__}; convert the module inside and wrap the result: "
-            f"{type(model).__name__}(Bayesian(model))"
+            f"{name}(Bayesian(model))"
         )
     if any(isinstance(module, torch.jit.ScriptModule) for module in inner.modules()):
         raise InputError(
