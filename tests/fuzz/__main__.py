@@ -25,7 +25,7 @@ from leanbayes.errors import LeanBayesError
 from tests.fuzz.readers import Reader, all_readers
 
 GIGABYTE = 2**30
-SECONDS = 20  # for one file of a few kilobytes: far more than any reader takes
+WORK, WAIT = 20, 100  # seconds of computing and of the clock for one file of a few kilobytes: far more than any takes
 
 
 class Hang(BaseException):
@@ -44,18 +44,20 @@ def attack(name: str, reader: Reader, whole: bytes, number: int, seed: int) -> s
     """Read one damaged file, and return what went wrong."""
     reader.file.parent.mkdir(parents=True, exist_ok=True)
     reader.file.write_bytes(reader.damage(whole, random.Random(f"{seed}/{name}/{number}")))
-    signal.alarm(SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, WORK)
+    signal.alarm(WAIT)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             reader.read()
     except LeanBayesError as error:
         return None if str(error) else "an error without words"
     except Hang:
-        return f"a hang of more than {SECONDS} seconds"
+        return f"a hang: more than {WORK} seconds of computing or {WAIT} of waiting"
     except BaseException:
         return traceback.format_exc(limit=-6)
     finally:
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
     return None
 
 
@@ -66,6 +68,7 @@ def run(mutations: int, seed: int, only: str | None) -> dict[str, object]:
         raise Hang
 
     signal.signal(signal.SIGALRM, stop)
+    signal.signal(signal.SIGPROF, stop)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     failures: dict[str, str] = {}

@@ -111,7 +111,7 @@ def _checkpoints(home: Path) -> dict[str, Reader]:
     fit(whole, 1)
     readers = {}
     for kept in sorted(path for path in whole.iterdir() if path.is_file() and not path.name.startswith(".")):
-        for kind, damage in {"": damage_bytes}.items():
+        for kind, damage in {"": damage_bytes, ", forged": forge_tensors(home)}.items():
             copy = home / f"copy {kept.stem}{kind}"
 
             def resume(copy: Path = copy, name: str = kept.name) -> None:

@@ -113,6 +113,7 @@ class Checkpoints:
         path, header, tensors = read
         try:
             progress = header["progress"] | {"epochs": _rows(header["progress"], tensors.get("epochs"))}
+            _check_progress(progress)
             check(path, progress)
             names = module_state(training.modules)
             weights = {name: tensors[f"module.{name}"] for name in names}
@@ -125,6 +126,8 @@ class Checkpoints:
                     index, _, key = entry.partition(".")
                     state.setdefault(int(index), {})[key] = value
                 elif kind == "note":
+                    if entry in training.notes:
+                        _check_shapes({entry: training.notes[entry]}, {entry: value})
                     training.notes[entry] = value
             training.optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
             if training.schedule is not None:
@@ -189,6 +192,12 @@ class Best:
                     f"{self.path} holds the weights of epoch {header['epoch']}, and the best one is {epoch}; "
                     "remove the folder and train again"
                 )
+            try:
+                _check_shapes(module_state(self.module), tensors)
+            except (KeyError, ValueError) as error:
+                raise ForeignFile(
+                    f"{self.path} belongs to another training ({error}); remove the folder and train again"
+                ) from error
         self.module.load_state_dict(tensors, strict=False)
 
 
@@ -210,6 +219,24 @@ def _check_shapes(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> N
     for name, value in ours.items():
         if value.shape != theirs[name].shape or value.dtype != theirs[name].dtype:
             raise ValueError(f"{name} is {value.dtype} of shape {tuple(value.shape)} here, and not so in the file")
+
+
+def _check_progress(progress: Mapping[str, Any]) -> None:
+    """Raise if the progress in a file is none that a training could have written, though its checksum is right."""
+    counts = [progress.get(name, 0) for name in ("epoch", "batch", "step")]
+    best, rows, sums = progress.get("best"), progress["epochs"], progress.get("sums", [0.0] * 3)
+    if not all(type(count) is int and 0 <= count < 2**53 for count in counts):
+        raise ValueError(f"epoch, batch and step are {counts!r:.80}")
+    if best is not None and not (type(best) is int and 0 <= best < len(rows)):
+        raise ValueError(f"the best of {len(rows)} epochs is {best!r:.40}")
+    if not (isinstance(sums, list) and len(sums) == 3 and all(type(number) in (int, float) for number in sums)):
+        raise ValueError(f"the sums are {sums!r:.80}")
+    for row in rows:
+        numbers = asdict(Epoch(**row))  # a TypeError if the names are others
+        if any(type(number) not in (int, float, type(None)) for number in numbers.values()):
+            raise ValueError(f"an epoch is {row!r:.80}")
+    if not isinstance(progress.get("run"), Mapping) or not isinstance(progress.get("engine", {}), Mapping):
+        raise ValueError("the settings of the training are missing")
 
 
 def _table(rows: list[tuple[Any, ...]]) -> Tensor:

@@ -40,6 +40,7 @@ from leanbayes.train.rewire import Rewirer
 from leanbayes.train.scales import log_scales, movement, warn_if_still
 from leanbayes.train.schedules import kl_schedule, rate_schedule
 from leanbayes.train.steps import TrainingRun, new_progress
+from leanbayes.train.unread import reading_waits
 
 __all__ = ["fit"]
 
@@ -127,7 +128,7 @@ def fit(
     with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as runner:
         batches = number_of_batches(train)
         count = number_of_examples(train) if n_data is None else n_data
-        settings = LossSettings(count, terms, output, with_kl=not owns_scales)
+        settings = LossSettings(count, terms, output, with_kl=not owns_scales, check=not reading_waits(runner.device))
         objective = Objective(model, likelihood, settings)
         chosen = _optimizer(objective, optimization, epochs * batches)
         schedule = optimization.schedule

@@ -29,12 +29,14 @@ class LossSettings:
         terms: how likelihood and KL are estimated and weighed.
         output: picks the tensor that matters from what the model returns.
         with_kl: whether the loss contains the KL; it does not if the optimizer owns the scales.
+        check: whether each loss is read at once, to see that it is finite; on a GPU `UnreadLosses` does it later.
     """
 
     n_data: int
     terms: Terms
     output: Callable[[Any], Any]
     with_kl: bool
+    check: bool = True
 
 
 class Objective(nn.Module):
@@ -59,6 +61,7 @@ class Objective(nn.Module):
             with_kl=self.settings.with_kl,
             generator=generator,
             output=self.settings.output,
+            check=self.settings.check,
         )
         return parts.loss, parts.nll, parts.kl
 

@@ -23,6 +23,7 @@ from leanbayes.train.norms import fix_statistics
 from leanbayes.train.processes import Engine
 from leanbayes.train.random_states import RandomStates, seed_all, states_restored
 from leanbayes.train.rewire import Rewirer
+from leanbayes.train.unread import UnreadLosses
 
 __all__ = ["TrainingRun", "new_progress"]
 
@@ -80,6 +81,7 @@ class TrainingRun:
         self.loader = self.engine.share(self.data)
         self.steps: int = self.epochs * self.batches
         self.sums = self._new_sums()
+        self.unread = UnreadLosses(self.engine.device)
         self.restored: RandomStates | None = None
 
     def resume(self) -> None:
@@ -121,6 +123,7 @@ class TrainingRun:
 
     def save(self) -> None:
         """Write a checkpoint; one process does it for all."""
+        self.unread.read()
         if self.store is not None and self.engine.index == 0:
             self.progress |= {"sums": self.sums.tolist(), "engine": self.engine.state()}
             self.store.save(self.training, self.progress["step"])
@@ -146,11 +149,14 @@ class TrainingRun:
             for batch in source:
                 if progress["step"] == 0:
                     self._check_first(batch)
-                self.sums += self.step(batch)
+                means = self.step(batch)
+                self.sums += means
+                self.unread.add(self._position(), means[0])  # the mean over processes, so that all of them raise
                 progress["batch"] += 1
                 progress["step"] += 1
                 if self.every is not None and progress["step"] % self.every == 0:
                     self.save()
+        self.unread.read()
         self._check_weights()
         loss, nll, kl = (self.sums / max(progress["batch"], 1)).tolist()
         if not self.objective.settings.with_kl:

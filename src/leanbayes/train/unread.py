@@ -10,9 +10,18 @@ from torch import Tensor
 
 from leanbayes.errors import NonFinite
 
-__all__ = ["UnreadLosses"]
+__all__ = ["UnreadLosses", "reading_waits"]
 
 _MOST = 50
+
+
+def reading_waits(device: torch.device) -> bool:
+    """Return whether the program waits when it reads a number on this device.
+
+    >>> reading_waits(torch.device("cpu")), reading_waits(torch.device("cuda"))
+    (False, True)
+    """
+    return device.type != "cpu"
 
 
 class UnreadLosses:
@@ -30,7 +39,7 @@ class UnreadLosses:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.collects = device.type != "cpu"
+        self.collects = reading_waits(device)
         self.positions: list[str] = []
         self.losses: list[Tensor] = []
 
