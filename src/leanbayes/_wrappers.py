@@ -91,7 +91,7 @@ def computed_inside(model: nn.Module, function: Callable[..., Any], *args: Any) 
     """
     modules = chain(model)
     for module in modules:
-        if isinstance(module, DistributedDataParallel) or "forward" in vars(module):
+        if isinstance(module, DistributedDataParallel) or "_original_forward" in vars(module):
             # A compiled part of the wrapper would be traced anew for every Pass.
             compiled = any("_orig_mod" in inner._modules for inner in modules)
             eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
