@@ -10,7 +10,7 @@ PEERS_INSTALLED = $(PEERS)/.installed
 BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py benchmarks/moments_cost.py \
 	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py
 
-.PHONY: help demo test check format test-slow bench bench-peers clean
+.PHONY: help demo test check format test-slow test-crash bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -32,6 +32,9 @@ format: $(INSTALLED) ## rewrite the files as ruff wants them
 
 test-slow: $(INSTALLED) ## the long scientific runs
 	@$(VENV)/bin/pytest -m slow
+
+test-crash: $(INSTALLED) ## many kills and a failure at each write; the last line of each harness has counts and seed
+	@$(VENV)/bin/python -m tests.crash.command_kills --kills 60 --seed 0
 
 bench: $(INSTALLED) ## measure, and write docs/results
 	@for bench in $(BENCHES); do $(VENV)/bin/python $$bench || exit 1; done

@@ -33,7 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads must not fork
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads must not fork
 
 import numpy as np
 import safetensors
@@ -99,6 +100,7 @@ class Report:
     short_writes: int = 0
     runs: int = 0
     changes: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
 
 
 def data(folder: Path) -> None:
@@ -124,7 +126,7 @@ def run(words: list[str], folder: Path, disturbance: Disturbance | None = None) 
         _kill_later(child, disturbance.kill_after)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     text = log.read_text()
-    assert "Traceback" not in text, f"{words[0]}: {text}"
+    assert "Traceback" not in text, f"{words[0]} with {disturbance}: {text}"
     changes = len(count.read_bytes()) if count.exists() else 0
     return code, text, changes, time.monotonic() - begin
 
@@ -256,7 +258,7 @@ class Harness:
 
     def __init__(self, name: str, top: Path, report: Report) -> None:
         self.name, self.words, self.top, self.report = name, LINES[name], top, report
-        folder = self._folder("undisturbed")
+        folder = self._folder()
         code, text, self.changes, self.seconds = run(self.words, folder)
         assert code == 0, text
         self.expected = state(folder)
@@ -265,9 +267,16 @@ class Harness:
         report.runs += 1
 
     def disturb(self, *disturbances: Disturbance) -> None:
+        """Do it, and note what was wrong."""
+        try:
+            self._disturb(*disturbances)
+        except AssertionError as error:
+            self.report.errors.append(str(error))
+            sys.stderr.write(f"{error}\n")
+
+    def _disturb(self, *disturbances: Disturbance) -> None:
         """Run the command with each disturbance in turn, then undisturbed, and compare what it leaves."""
-        shutil.rmtree(self.top / self.name / "disturbed", ignore_errors=True)
-        folder = self._folder("disturbed")
+        folder = self._folder()
         for disturbance in disturbances:
             code, text, _, _ = run(self.words, folder, disturbance)
             self._count(disturbance, code)
@@ -283,8 +292,9 @@ class Harness:
             if left.get(path) != self.expected.get(path):
                 raise Unequal(f"{what} left another {path}:\n{left.get(path)}\nand not\n{self.expected.get(path)}")
 
-    def _folder(self, kind: str) -> Path:
-        folder = self.top / self.name / kind
+    def _folder(self) -> Path:
+        folder = self.top / self.name / "work"  # always the same, because some records hold it
+        shutil.rmtree(folder, ignore_errors=True)
         data(folder)
         return folder
 
@@ -314,32 +324,30 @@ def kill_and_fail(
         short_writes: how many runs cannot write large files, in all; None makes it as many as kills.
 
     Returns:
-        What was done. The function raises if a command left something else than it should have.
+        What was done, and the errors: commands that left something else than they should have.
     """
     report, chance = Report(seed), random.Random(seed)
     with tempfile.TemporaryDirectory() as top:
         for place, name in enumerate(names):
             harness = Harness(name, Path(top), report)
-            share = [number for number in range(kills) if number % len(names) == place]
-            while share:
-                times = [_kill(chance, harness, share.pop())]
-                if share and chance.random() < 0.3:  # a second kill, of the run that continues
-                    times.append(_kill(chance, harness, share.pop()))
-                harness.disturb(*times)
+            left = share = len(range(place, kills, len(names)))
+            while left:
+                count = 2 if left > 1 and chance.random() < 0.3 else 1  # a second kill meets the run that continues
+                harness.disturb(*(_kill(chance, harness) for _ in range(count)))
+                left -= count
             numbers = list(range(1, harness.changes + 1))
             if failures is not None:
                 numbers = sorted(chance.sample(numbers, min(len(numbers), -(-failures // len(names)))))
             for number in numbers:
                 harness.disturb(Disturbance(fail_at=number, error=chance.choice((errno.ENOSPC, errno.EIO))))
-            count = len(range(place, kills, len(names))) if short_writes is None else -(-short_writes // len(names))
-            for _ in range(count):
+            for _ in range(share if short_writes is None else -(-short_writes // len(names))):
                 harness.disturb(Disturbance(largest=int(harness.largest ** chance.random())))
             _say(report, name)
     return report
 
 
-def _kill(chance: random.Random, harness: Harness, number: int) -> Disturbance:
-    if number // len(LINES) % 2:
+def _kill(chance: random.Random, harness: Harness) -> Disturbance:
+    if chance.random() < 0.5:
         return Disturbance(kill_at=chance.randint(1, harness.changes))
     return Disturbance(kill_after=chance.uniform(0, harness.seconds))
 

@@ -23,6 +23,14 @@ def option(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+def _whole(value: Any) -> int:
+    """Return a whole number of 64 bits, which may be written as ``1e3``. Larger ones are counts that never end."""
+    number = int(value) if not isinstance(value, float) and str(value).lstrip("+-").isdigit() else float(value)
+    if number != int(number) or abs(number) >= 2**63:
+        raise ValueError(value)
+    return int(number)
+
+
 def parse_value(value: Any, kind: Any, name: str) -> Any:
     """Turn a text from the shell, or a value from a YAML file, into a value of the wanted type.
 
@@ -50,8 +58,8 @@ def parse_value(value: Any, kind: Any, name: str) -> Any:
     try:
         if kind is bool:
             return {"true": True, "false": False}[str(value).lower()]
-        if kind is int and float(value) == int(float(value)):
-            return int(float(value))
+        if kind is int:
+            return _whole(value)
         return kind(value)
     except (ValueError, KeyError, TypeError, OverflowError):
         raise InputError(f"{name} must be {_KINDS.get(kind, kind.__name__)}, got {value!r}") from None

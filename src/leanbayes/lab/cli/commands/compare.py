@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.folder import make_folder
 from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
 from leanbayes.lab.cli.task import DataOptions, read_task
 from leanbayes.lab.recipes import Budget, option, parse
@@ -47,6 +47,7 @@ def run(options: CompareOptions, session: Session) -> Result:
     recipes = {text: parse(text) for text in options.methods}
     if len(recipes) < len(options.methods):
         raise InputError(f"--methods names a method twice: {' '.join(options.methods)}")
+    folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
     session.bars.begin("methods", len(recipes) * len(options.seeds))
 
@@ -55,7 +56,6 @@ def run(options: CompareOptions, session: Session) -> Result:
         if event.stage == "evaluate" and event.done == event.total:
             session.bars.step()
 
-    folder = Path(options.out)
     record = compare(
         task,
         recipes,

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.folder import make_folder
 from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
 from leanbayes.lab.cli.task import DataOptions, read_task
 from leanbayes.lab.recipes import Budget, option
@@ -55,9 +56,8 @@ def run(options: TuneOptions, session: Session) -> Result:
     from leanbayes.lab.tune import Search, tune
 
     searched = _read_search(options.search)
+    folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
     session.bars.begin("trials", options.trials)
     trials_shown = 0
 
