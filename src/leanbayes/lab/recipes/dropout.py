@@ -16,7 +16,9 @@ class Dropout(Recipe):
     """One network with dropout, which stays active when it predicts."""
 
     name = "dropout"
-    rate: float = option(0.2, "The share of units that dropout removes, where the model has no dropout of its own.")
+    rate: float = option(
+        0.2, "The share of units that dropout removes, where the model has no dropout of its own.", within="(0, 1)"
+    )
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train for all epochs with dropout."""

@@ -25,8 +25,8 @@ class EnsembleRecipe(Recipe):
     """Several plain networks, trained from different seeds; their predictions are averaged."""
 
     name = "ensemble"
-    members: int = option(5, "How many networks the ensemble has.")
-    processes: int = option(1, "How many networks are trained at once, each in its own process.")
+    members: int = option(5, "How many networks the ensemble has.", within="[2, inf)")
+    processes: int = option(1, "How many networks are trained at once, each in its own process.", within="[1, inf)")
 
     def __post_init__(self) -> None:
         if self.members < 2 or self.processes < 1:

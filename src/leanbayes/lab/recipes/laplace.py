@@ -22,7 +22,7 @@ class LaplaceRecipe(Recipe):
         "last_layer",
         "Which weights are random: those of the last layer (last_layer), or the most sensitive ones (subnetwork).",
     )
-    rate: float = option(0.01, "The share of the weights that a subnetwork holds.")
+    rate: float = option(0.01, "The share of the weights that a subnetwork holds.", within="(0, 1]")
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train the plain network for all epochs, then compute the curvature."""

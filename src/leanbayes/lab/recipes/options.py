@@ -5,22 +5,40 @@ from typing import Any, Literal, get_args, get_origin
 
 from leanbayes.errors import InputError, UnknownName
 
-__all__ = ["option", "parse_value"]
+__all__ = ["check_within", "option", "parse_value"]
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def option(default: Any, help: str) -> Any:
+def option(default: Any, help: str, *, within: str | None = None) -> Any:
     """Declare a field of a frozen configuration together with its help text.
 
     Args:
         default: the value of the field where the user gives none.
         help: a sentence that says what the option does; the command line shows it.
+        within: the interval in which a number must lie, such as ``"(0, 1]"``; a bracket includes the end.
 
     Returns:
         A dataclass field.
     """
-    return field(default=default, metadata={"help": help})
+    return field(default=default, metadata={"help": help, "within": within})
+
+
+def check_within(value: Any, within: str | None, name: str) -> None:
+    """Refuse a number that lies outside an interval, and NaN; None and texts lie in every interval.
+
+    >>> check_within(-0.1, "(0, 1]", "rate")
+    Traceback (most recent call last):
+    ...
+    leanbayes.errors.InputError: rate must lie in (0, 1], got -0.1
+    """
+    if within is None or not isinstance(value, int | float):
+        return
+    low, high = (float(end) for end in within[1:-1].split(","))
+    above = value > low or (within[0] == "[" and value == low)
+    below = value < high or (within[-1] == "]" and value == high)
+    if not (above and below):
+        raise InputError(f"{name} must lie in {within}, got {value}")
 
 
 def _whole(value: Any) -> int:

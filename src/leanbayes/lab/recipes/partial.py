@@ -21,7 +21,7 @@ class Partial(Variational):
     """The weights to which the loss is most sensitive are random; all others are ordinary weights."""
 
     name = "partial"
-    rate: float = option(0.01, "The share of the weights that is random.")
+    rate: float = option(0.01, "The share of the weights that is random.", within="(0, 1]")
     scope: Literal["global", "layer"] = option(
         "global",
         "Where weights compete: in the whole network (global), or within each layer, at the same rate (layer).",

@@ -20,13 +20,16 @@ class RadialRecipe(Variational):
     """Every weight is random, at a distance from its mean that does not grow with the number of weights."""
 
     name = "radial"
-    kl_end: float | None = option(0.01, KL_END_HELP)
+    kl_end: float | None = option(0.01, KL_END_HELP, within="[0, inf)")
     init_scale: float = option(
         0.5,
         "Where the scales start. They scale a radius that all weights of a tensor share, so they start larger.",
+        within="(0, inf)",
     )
     kl_draws: int = option(
-        100, "How many draws the Monte Carlo estimate of the KL averages; its time does not grow with them."
+        100,
+        "How many draws the Monte Carlo estimate of the KL averages; its time does not grow with them.",
+        within="[1, inf)",
     )
 
     def __post_init__(self) -> None:

@@ -18,19 +18,21 @@ class RigL(Recipe):
     """A sparse network without randomness: it drops its smallest weights and adds those with the largest gradient."""
 
     name = "rigl"
-    density: float = option(0.05, "The share of the weights that is stored; all others are zero.")
+    density: float = option(0.05, "The share of the weights that is stored; all others are zero.", within="(0, 1]")
     layout: Literal["uniform", "erdos_renyi"] = option(
         "uniform",
         "How the stored weights are divided among layers: with the same density (uniform), or more densely in small "
         "layers (erdos_renyi).",
     )
     rate: float = option(
-        0.3, "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine."
+        0.3,
+        "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine.",
+        within="[0, 1]",
     )
     every: int | None = option(
-        None, "How many training steps lie between two moves. By default there are about 40 moves."
+        None, "How many training steps lie between two moves. By default there are about 40 moves.", within="[1, inf)"
     )
-    stop: float = option(0.75, "The share of training after which nothing moves.")
+    stop: float = option(0.75, "The share of training after which nothing moves.", within="[0, 1]")
 
     def __post_init__(self) -> None:
         sparse(self.density, layout=self.layout)

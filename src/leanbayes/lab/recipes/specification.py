@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.lab.recipes.base import OnTop, Recipe
 from leanbayes.lab.recipes.catalogue import RECIPES
-from leanbayes.lab.recipes.options import parse_value
+from leanbayes.lab.recipes.options import check_within, parse_value
 
 __all__ = ["option_types", "parse", "recipes_on_top", "settings"]
 
@@ -78,8 +78,11 @@ def _name_and_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _make(recipe: type[Recipe], options: dict[str, str], **fixed: Any) -> Recipe:
-    types = option_types(recipe)
-    for key in options:
+    types, values = option_types(recipe), {}
+    declared = {item.name: item.metadata for item in fields(recipe)}  # type: ignore[arg-type]
+    for key, text in options.items():
         if key not in types:
             raise UnknownName.of(f"option of {recipe.name}", key, types)
-    return recipe(**fixed, **{key: parse_value(value, types[key], key) for key, value in options.items()})
+        values[key] = parse_value(text, types[key], key)
+        check_within(values[key], declared[key].get("within"), f"{recipe.name}:{key}")
+    return recipe(**fixed, **values)

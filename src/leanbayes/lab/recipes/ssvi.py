@@ -20,7 +20,7 @@ class SSVI(Variational):
     """A network that is sparse from start to end, and whose stored weights are random."""
 
     name = "ssvi"
-    density: float = option(0.05, "The share of the weights that is stored; all others are zero.")
+    density: float = option(0.05, "The share of the weights that is stored; all others are zero.", within="(0, 1]")
     layout: Literal["uniform", "erdos_renyi"] = option(
         "uniform",
         "How the stored weights are divided among layers: with the same density (uniform), or more densely in small "
@@ -32,19 +32,27 @@ class SSVI(Variational):
         "Which weights come: those with the largest gradient for one draw (draw), for the mean (mean), or over several "
         "pairs of a draw and a batch (draws).",
     )
-    pairs: int = option(4, "How many pairs of a draw and a batch addition=draws looks at in each move.")
+    pairs: int = option(
+        4, "How many pairs of a draw and a batch addition=draws looks at in each move.", within="[1, inf)"
+    )
     rate: float = option(
-        0.3, "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine."
+        0.3,
+        "The share of the stored weights that the first move exchanges; it falls to 0 along a cosine.",
+        within="[0, 1]",
     )
     every: int | None = option(
-        None, "How many training steps lie between two moves. By default there are about 40 moves."
+        None, "How many training steps lie between two moves. By default there are about 40 moves.", within="[1, inf)"
     )
-    stop: float = option(0.75, "The share of training after which nothing moves.")
+    stop: float = option(0.75, "The share of training after which nothing moves.", within="[0, 1]")
     pretrain: float = option(
-        0.0, "The share of the epochs for which a dense network is trained first, which costs what this recipe saves."
+        0.0,
+        "The share of the epochs for which a dense network is trained first, which costs what this recipe saves.",
+        within="[0, 1)",
     )
     kl_start: float = option(0.0, "The weight of the KL divergence grows from 0; other values are refused.")
-    kl_end: float = option(0.01, "The weight of the KL divergence from half of training on; 1 is the true ELBO.")
+    kl_end: float = option(
+        0.01, "The weight of the KL divergence from half of training on; 1 is the true ELBO.", within="[0, inf)"
+    )
     propagate: str = option(
         "local", "How randomness passes through the network in training: sample, local, flipout or moments."
     )

@@ -16,11 +16,15 @@ class SwagRecipe(Recipe):
     """A Gaussian whose mean and covariance are those of the weights over the last epochs."""
 
     name = "swag"
-    pretrain: float = option(0.5, "The share of the epochs before weights are collected.")
-    rank: int = option(20, "How many deviations from the mean are kept for the covariance; 0 makes it diagonal.")
-    lr: float = option(1e-2, "The learning rate of SGD while weights are collected.")
+    pretrain: float = option(0.5, "The share of the epochs before weights are collected.", within="[0, 1)")
+    rank: int = option(
+        20, "How many deviations from the mean are kept for the covariance; 0 makes it diagonal.", within="[0, inf)"
+    )
+    lr: float = option(1e-2, "The learning rate of SGD while weights are collected.", within="(0, inf)")
     draws: int = option(
-        30, "How many weight draws are kept with their own batch-norm statistics, if the model has batch norm."
+        30,
+        "How many weight draws are kept with their own batch-norm statistics, if the model has batch norm.",
+        within="[1, inf)",
     )
 
     def train(self, task: Task, run: Run) -> nn.Module:

@@ -40,7 +40,9 @@ class Variational(Recipe):
     """A network some or all of whose weights are random, with Normal posteriors unless a subclass says otherwise."""
 
     pretrain: float = option(
-        0.5, "The share of the epochs for which the plain network is trained before weights become random."
+        0.5,
+        "The share of the epochs for which the plain network is trained before weights become random.",
+        within="[0, 1)",
     )
     prior: str = option(
         "fitted",
@@ -51,14 +53,18 @@ class Variational(Recipe):
         None,
         "The weight of the KL divergence when training begins. By default it is kl_end throughout; the paper on "
         "sensitivity-guided subnetworks starts at 0.2.",
+        within="[0, inf)",
     )
     kl_end: float | None = option(
         None,
         "The weight of the KL divergence when training ends. By default it is 1, the true ELBO, or n/k where more "
         "weights (k) are random than there are examples (n).",
+        within="[0, inf)",
     )
     init_scale: float = option(
-        0.01, "Where the scales of the random weights start. A small scale keeps what the plain network has learnt."
+        0.01,
+        "Where the scales of the random weights start. A small scale keeps what the plain network has learnt.",
+        within="(0, inf)",
     )
     rho_mean: float | None = option(
         None,
@@ -67,13 +73,13 @@ class Variational(Recipe):
         "one that is not given is -3 or 0.1.",
     )
     rho_std: float | None = option(None, "The standard deviation of ρ where the scales start at random; see rho_mean.")
-    scale_lr: float = option(1e-2, "The learning rate of the scales.")
+    scale_lr: float = option(1e-2, "The learning rate of the scales.", within="(0, inf)")
     propagate: str | None = option(
         None,
         "How randomness passes through the network in training: sample, mirrored, local, flipout, moments or "
         "covariance. By default it is mirrored for networks with batch norm, and sample for others.",
     )
-    draws: int = option(1, "How many weight draws each training step averages.")
+    draws: int = option(1, "How many weight draws each training step averages.", within="[1, inf)")
     last_layer_samples: int = option(
         1,
         "How many draws of the last layer each of these draws averages, given the input of that layer (Nazarovs et al. "

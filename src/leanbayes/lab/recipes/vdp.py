@@ -25,9 +25,11 @@ class VDP(Variational):
     """Every weight is random, and no weight is drawn: means and variances pass through the network."""
 
     name = "vdp"
-    kl_end: float | None = option(0.01, KL_END_HELP)
+    kl_end: float | None = option(0.01, KL_END_HELP, within="[0, inf)")
     propagate: str = option("moments", "How randomness passes through the network in training and prediction.")
-    draws: int = option(4, "How many draws of the outputs each training step averages; weights are not drawn.")
+    draws: int = option(
+        4, "How many draws of the outputs each training step averages; weights are not drawn.", within="[1, inf)"
+    )
     likelihood: Literal["expected", "mean", "moment"] = option(
         "expected",
         "What training scores: drawn outputs (expected), the cross-entropy of the mean probabilities (mean), or the "

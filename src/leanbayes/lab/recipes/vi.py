@@ -18,7 +18,7 @@ class VI(Variational):
     """Every weight is random."""
 
     name = "vi"
-    kl_end: float | None = option(0.01, KL_END_HELP)
+    kl_end: float | None = option(0.01, KL_END_HELP, within="[0, inf)")
 
     def subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:  # noqa: ARG002
         """Choose every weight."""
