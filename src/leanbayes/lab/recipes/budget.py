@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from leanbayes.errors import InputError
 from leanbayes.lab.recipes.options import option
+from leanbayes.train import Optimization
 
 __all__ = ["Budget"]
 
@@ -35,8 +36,8 @@ class Budget:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.lr > 0:
-            raise InputError(f"lr must be positive, got {self.lr}")
+        names = ("optimizer", "lr", "schedule", "weight_decay", "clip", "patience")
+        Optimization(**{name: getattr(self, name) for name in names})  # refuses what it cannot use, before any training
 
     def weights_of_classes(self) -> list[float] | None:
         """Return the numbers of ``class_weights``; None for no weights and for balanced ones.

@@ -37,6 +37,7 @@ class Partial(Variational):
         None,
         "How many random combinations of the outputs score=output takes in place of all outputs; needed if there are "
         "many, as in segmentation.",
+        within="[1, inf)",
     )
 
     def __post_init__(self) -> None:

@@ -49,7 +49,9 @@ class SSVI(Variational):
         "The share of the epochs for which a dense network is trained first, which costs what this recipe saves.",
         within="[0, 1)",
     )
-    kl_start: float = option(0.0, "The weight of the KL divergence grows from 0; other values are refused.")
+    kl_start: float = option(
+        0.0, "The weight of the KL divergence grows from 0; other values are refused.", within="[0, inf)"
+    )
     kl_end: float = option(
         0.01, "The weight of the KL divergence from half of training on; 1 is the true ELBO.", within="[0, inf)"
     )

@@ -71,8 +71,11 @@ class Variational(Recipe):
         "The mean of ρ where the scales σ = log(1 + e^ρ) start at random, as in the paper on sensitivity-guided "
         "subnetworks. With rho_mean or rho_std, ρ starts at N(rho_mean, rho_std²) and init_scale does not count; the "
         "one that is not given is -3 or 0.1.",
+        within="(-inf, inf)",
     )
-    rho_std: float | None = option(None, "The standard deviation of ρ where the scales start at random; see rho_mean.")
+    rho_std: float | None = option(
+        None, "The standard deviation of ρ where the scales start at random; see rho_mean.", within="[0, inf)"
+    )
     scale_lr: float = option(1e-2, "The learning rate of the scales.", within="(0, inf)")
     propagate: str | None = option(
         None,
@@ -84,11 +87,13 @@ class Variational(Recipe):
         1,
         "How many draws of the last layer each of these draws averages, given the input of that layer (Nazarovs et al. "
         "2021); they make training less noisy.",
+        within="[1, inf)",
     )
     temperature: float = option(
         1.0,
         "The temperature of the posterior in training: below 1 it is colder, so that the scales become smaller. The "
         "recipe +temperature is another thing: it divides the logits after training.",
+        within="(0, inf)",
     )
     kl_per: Literal["data", "parameter"] = option(
         "data",
@@ -109,6 +114,7 @@ class Variational(Recipe):
         None,
         "How many factors of the noise the units of a layer share when moments pass; 0 takes units as independent, as "
         "VDP++ does. By default it is 0 in training and 8 in predictions.",
+        within="[0, inf)",
     )
     positions: Literal["split", "shared", "independent"] | None = option(
         None,

@@ -29,7 +29,9 @@ class VariationalDropout(Variational):
     name = "variational_dropout"
     threshold: float = option(3.0, "Weights whose log σ²/μ² is above this value are cut.", within="(-inf, inf)")
     prior: str = option("log_uniform", "The prior of the weights; there is no other.")
-    kl_start: float = option(0.0, "The weight of the KL divergence grows from 0; other values are refused.")
+    kl_start: float = option(
+        0.0, "The weight of the KL divergence grows from 0; other values are refused.", within="[0, inf)"
+    )
     kl_end: float = option(1.0, "The weight of the KL divergence from half of training on.", within="[0, inf)")
     propagate: str = option("local", "How randomness passes through the network in training: sample, local or flipout.")
 

@@ -128,7 +128,7 @@ def _record(options: PredictOptions, session: Session, digest: str, table: str, 
 def _read_samples(text: str) -> Any:
     if text == "auto":
         return text
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:19]) < 2**31:
         raise InputError(f"samples must be a whole number from 1 on, or auto, got {text!r}")
     return int(text)
 
