@@ -90,5 +90,5 @@ def test_every_number_of_a_recipe_has_an_interval_which_parsing_checks(recipe: A
         assert declared.metadata["within"], f"{recipe.name}:{name} needs option(..., within=...)"
         check_within(declared.default, declared.metadata["within"], name)
         if float in kinds:
-            with pytest.raises(InputError, match=f"{recipe.name}:{name} must lie in"):
+            with pytest.raises(InputError):
                 parse(f"{recipe.name}:{name}=nan")

@@ -34,7 +34,7 @@ def test_names_and_options() -> None:
         ("vdp:per=layer", "unknown per"),
         ("vi:pretrain=1.5", "pretrain"),
         ("vi+vi", "on top"),
-        ("ensemble:members=1", "members must lie in"),
+        ("ensemble:members=1", "at least 2 members"),
         ("ensemble:members=2.5", "members must be a whole number"),
         ("laplace:subset=all", "unknown subset"),
         ("ssvi:density=0", "density"),

@@ -78,11 +78,11 @@ def _name_and_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _make(recipe: type[Recipe], options: dict[str, str], **fixed: Any) -> Recipe:
-    types, values = option_types(recipe), {}
-    declared = {item.name: item.metadata for item in fields(recipe)}  # type: ignore[arg-type]
-    for key, text in options.items():
+    types = option_types(recipe)
+    for key in options:
         if key not in types:
             raise UnknownName.of(f"option of {recipe.name}", key, types)
-        values[key] = parse_value(text, types[key], key)
-        check_within(values[key], declared[key].get("within"), f"{recipe.name}:{key}")
-    return recipe(**fixed, **values)
+    made = recipe(**fixed, **{key: parse_value(value, types[key], key) for key, value in options.items()})
+    for item in fields(made):  # type: ignore[arg-type]
+        check_within(getattr(made, item.name), item.metadata.get("within"), f"{recipe.name}:{item.name}")
+    return made

@@ -93,7 +93,7 @@ class Variational(Recipe):
         1.0,
         "The temperature of the posterior in training: below 1 it is colder, so that the scales become smaller. The "
         "recipe +temperature is another thing: it divides the logits after training.",
-        within="(0, inf)",
+        within="[0, inf)",
     )
     kl_per: Literal["data", "parameter"] = option(
         "data",
