@@ -37,7 +37,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "an empty list": (["compare", "--methods"], "--methods needs at least one value"),
     "an option of other data": (["train", "--data", "cifar10", "--masks", "m"], "leave --masks out"),
     "a rate that cannot be": (["compare", "--methods", "partial:rate=-0.1"], "partial:rate must lie in (0, 1]"),
-    "a rate that is no number": (["train", "--recipe", "dropout:rate=nan"], "dropout:rate must lie in (0, 1)"),
+    "a rate that is no number": (["train", "--recipe", "dropout:rate=nan"], "dropout:rate must be a finite number"),
     "a searched rate": (["tune", "--method", "partial", "--search", "rate=-1..2"], "must lie in (0, 1], got -1.0"),
     "an unknown propagation": (["compare", "--methods", "vi:propagate=magic"], "unknown propagation 'magic'"),
     "a negative learning rate": (["compare", "--lr", "-0.1"], "--lr must be"),

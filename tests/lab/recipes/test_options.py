@@ -90,5 +90,6 @@ def test_every_number_of_a_recipe_has_an_interval_which_parsing_checks(recipe: A
         assert declared.metadata["within"], f"{recipe.name}:{name} needs option(..., within=...)"
         check_within(declared.default, declared.metadata["within"], name)
         if float in kinds:
-            with pytest.raises(InputError):
-                parse(f"{recipe.name}:{name}=nan")
+            for value in ("nan", "inf"):
+                with pytest.raises(InputError, match=f"{recipe.name}:{name} must be a finite number"):
+                    parse(f"{recipe.name}:{name}={value}")

@@ -1,5 +1,6 @@
 """Specifications: a recipe as text, such as ``partial:rate=0.02+temperature``, and as a record."""
 
+import math
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
@@ -78,11 +79,14 @@ def _name_and_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _make(recipe: type[Recipe], options: dict[str, str], **fixed: Any) -> Recipe:
-    types = option_types(recipe)
-    for key in options:
+    types, values = option_types(recipe), {}
+    for key, text in options.items():
         if key not in types:
             raise UnknownName.of(f"option of {recipe.name}", key, types)
-    made = recipe(**fixed, **{key: parse_value(value, types[key], key) for key, value in options.items()})
+        values[key] = parse_value(text, types[key], key)
+        if isinstance(values[key], float) and not math.isfinite(values[key]):
+            raise InputError(f"{recipe.name}:{key} must be a finite number, got {text}")
+    made = recipe(**fixed, **values)
     for item in fields(made):  # type: ignore[arg-type]
         check_within(getattr(made, item.name), item.metadata.get("within"), f"{recipe.name}:{item.name}")
     return made
