@@ -88,6 +88,18 @@ def test_an_average_predicts_by_the_averaged_means_and_scales() -> None:
     assert not torch.allclose(predicted(average, x), predicted(bnn, x))
 
 
+def test_predictors_take_wrapped_members() -> None:
+    bnn, (x, y) = script.network(), script.batch()
+    plain = lb.baselines.Ensemble(bnn.model, script.network().model)
+    wrapped = lb.baselines.Ensemble(nn.DataParallel(bnn.model), AveragedModel(script.network().model))
+    torch.testing.assert_close(predicted(wrapped, x), predicted(plain, x), rtol=0, atol=0)
+    fitted = [
+        lb.baselines.Temperature.fit(model, [(x, y)], lb.Categorical(), generator=torch.Generator().manual_seed(0))
+        for model in (bnn, nn.DataParallel(bnn))
+    ]
+    assert fitted[0].temperature == fitted[1].temperature
+
+
 def test_mixed_precision_of_accelerate_reaches_the_loss() -> None:
     """Accelerate replaces ``forward``; a loss that went past it would be computed in full precision."""
     accelerate = pytest.importorskip("accelerate")

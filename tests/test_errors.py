@@ -134,6 +134,13 @@ HOSTILE: dict[str, tuple[Callable[[], object], str, str]] = {
     "a loss function in evaluate": (
         lambda: lb.evaluate(bayesian(), [(X, Y)], likelihood=F.mse_loss), "'mse_loss'", "Gaussian()",
     ),
+    "a loss function in Temperature": (
+        lambda: lb.baselines.Temperature.fit(plain(), [(X, Y)], F.cross_entropy), "'cross_entropy'", "Categorical()",
+    ),
+    "a loss function in Laplace": (
+        lambda: lb.baselines.LaplaceApproximation.fit(plain(), [(X, Y)], F.mse_loss), "'mse_loss'", "Gaussian()",
+    ),
+    "a list of members": (lambda: lb.baselines.Ensemble([plain()]), "['list']", "Ensemble(*models)"),
     "a loss module": (lambda: fit(likelihood=nn.CrossEntropyLoss()), "'CrossEntropyLoss'", "Categorical()"),
     "the class of a likelihood": (lambda: fit(likelihood=lb.Categorical), "class Categorical", "Categorical()"),
     "no likelihood": (lambda: fit(likelihood=None), "'NoneType'", "choose one of"),

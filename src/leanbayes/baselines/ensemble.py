@@ -11,6 +11,7 @@ from torch.func import stack_module_state, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from leanbayes._calls import Inputs, call, call_with
+from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.prediction import Predictor, in_eval, outputs_of
@@ -43,7 +44,11 @@ class Ensemble(Predictor):
     def __init__(self, *members: nn.Module, method: Literal["auto", "together", "loop"] = "auto") -> None:
         super().__init__()
         if not members or not all(isinstance(member, nn.Module) for member in members):
-            raise InputError(f"an ensemble needs at least one module, got {[type(m).__name__ for m in members]}")
+            raise InputError(
+                f"an ensemble needs at least one module, got {[type(m).__name__ for m in members]}; give the members "
+                "one by one: Ensemble(*models)"
+            )
+        members = tuple(map(unwrap, members))
         if method not in ("auto", "together", "loop"):
             raise UnknownName.of("method", method, ["auto", "together", "loop"])
         for member in members:

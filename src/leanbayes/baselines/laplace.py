@@ -16,6 +16,7 @@ from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.likelihood import Likelihood
+from leanbayes.likelihood.base import require_likelihood
 from leanbayes.posteriors._noise import standard_normal
 from leanbayes.prediction import Predictor, in_eval
 from leanbayes.subspace.select import Selection, Subspace
@@ -242,7 +243,7 @@ def _last_layer(model: nn.Module, layer: str | None) -> Selection:
 
 
 def _settings(likelihood: Likelihood) -> tuple[str, float]:
-    settings = likelihood.laplace_settings()
+    settings = require_likelihood(likelihood).laplace_settings()
     if settings is not None:
         return settings
     raise InputError(

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, prediction_tensor, split_batch
+from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Likelihood
+from leanbayes.likelihood.base import require_likelihood
 from leanbayes.prediction import Predictor, in_eval, outputs_of
 from leanbayes.prediction.prediction import networks_of
 
@@ -41,6 +43,7 @@ class Temperature(Predictor):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        model = unwrap(model)
         if not isinstance(model, Predictor):
             refuse_random_parts(model)
         self.model = model
@@ -106,6 +109,8 @@ class Temperature(Predictor):
         Returns:
             The scaled model.
         """
+        model = unwrap(model)
+        require_likelihood(likelihood)
         if not likelihood.has_logits:
             raise InputError(
                 f"temperature scaling needs logits, as Categorical and Bernoulli have, got {type(likelihood).__name__}"
