@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parametrizations
-from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import ImageClassifierOutput
 
 import leanbayes as lb
@@ -396,6 +395,82 @@ def test_frozen_is_one_network(propagate: str) -> None:
     assert not torch.equal(bnn(x), bnn(x))
 
 
+@pytest.mark.parametrize("call", [lambda m, x: m(x), lambda m, x: m[0](x)])
+def test_a_call_that_would_ignore_a_frozen_draw_raises(call: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    """Before, ``with bnn.frozen(): bnn.model.generate(...)`` silently used the means."""
+    bnn, x = lb.Bayesian(mlp()), torch.ones(1, 3)
+    with bnn.frozen():
+        bnn(x)
+        lb.predict(bnn, x, samples=2)
+        with pytest.raises(lb.errors.InputError, match=r"drawn\(\)"):
+            call(bnn.model, x)
+        nn.Linear(1, 1)(torch.ones(1, 1))
+        lb.Bayesian(mlp())(x)
+    assert call(bnn.model, x).shape[0] == 1
+
+
+class Generating(nn.Module):
+    """A model with a tied weight, a sparse part, and a method besides ``forward``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.table(x)).mean(1))
+
+    def generate(self, x: Tensor) -> Tensor:
+        return self(x).argmax(-1)
+
+
+def test_drawn_writes_one_draw_and_restores_the_means_bit_for_bit() -> None:
+    bnn = lb.Bayesian(Generating(), posterior=lb.posteriors.Normal(1.0), propagate="local")
+    x = torch.tensor([[0, 1], [2, 3]])
+    before = {name: value.clone() for name, value in bnn.state_dict().items()}
+    pointers = [parameter.data_ptr() for parameter in bnn.model.parameters()]
+    expected = bnn.draw(generator=seeded())["table.weight"]
+    with torch.no_grad(), bnn.drawn(seeded()) as network:
+        assert network is bnn.model
+        assert torch.equal(network.table.weight, expected)
+        assert network.out.weight is network.table.weight
+        truth = torch.func.functional_call(network, {}, (x,))
+        assert torch.equal(bnn(x), truth)
+        assert torch.equal(network.generate(x), truth.argmax(-1))
+        torch.testing.assert_close(lb.predict(bnn, x, samples=3).mean, truth.softmax(1))
+        torch.testing.assert_close(lb.predict(bnn, x, by="moments").mean, truth.softmax(1))
+        for wrong in (bnn.kl, bnn.weights, bnn.state_dict):
+            with pytest.raises(lb.errors.InputError, match="hold a draw"):
+                wrong()
+    assert all(torch.equal(value, before[name]) for name, value in bnn.state_dict().items())
+    assert [parameter.data_ptr() for parameter in bnn.model.parameters()] == pointers
+    with pytest.raises(RuntimeError, match="stop"), bnn.drawn():
+        raise RuntimeError("stop")
+    assert all(torch.equal(value, before[name]) for name, value in bnn.state_dict().items())
+
+
+def test_drawn_of_a_sparse_model() -> None:
+    bnn = lb.Bayesian(mlp().double(), subspace=lb.sparse(density=0.3), posterior=lb.posteriors.Normal(0.5))
+    x = torch.ones(2, 3, dtype=torch.float64)
+    before = {name: value.clone() for name, value in bnn.state_dict().items()}
+    with torch.no_grad():
+        with bnn.frozen(seeded()):
+            truth = bnn(x)
+        with bnn.drawn(seeded()) as network:
+            torch.testing.assert_close(network(x), truth)
+    assert all(torch.equal(value, before[name]) for name, value in bnn.state_dict().items())
+
+
+def test_training_inside_drawn_is_an_error_and_keeps_the_means() -> None:
+    bnn = lb.Bayesian(nn.Linear(2, 1))
+    before = bnn.model.weight.clone()
+    optimizer = torch.optim.SGD(bnn.model.parameters(), lr=0.1)
+    bnn.model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(lb.errors.InputError, match="the change is lost"), bnn.drawn():
+        optimizer.step()
+    assert torch.equal(bnn.model.weight, before)
+
+
 def test_modes_end_with_an_exception() -> None:
     bnn = lb.Bayesian(mlp())
     with pytest.raises(ZeroDivisionError), bnn.at_mean(), bnn.frozen():
@@ -581,43 +656,6 @@ def test_parameter_groups_feed_an_optimizer() -> None:
     assert [group["lr"] for group in bnn.parameter_groups(lr=0.2)] == [0.2, 0.2]
     model.requires_grad_(False)
     assert len(bnn.parameter_groups(lr=0.2)) == 1
-
-
-def test_gradient_checkpointing_is_refused_where_it_can_be_seen() -> None:
-    class Saving(nn.Linear):
-        gradient_checkpointing = True
-
-    bnn = lb.Bayesian(Saving(2, 2))
-    with pytest.raises(lb.errors.InputError, match="turn gradient checkpointing off"):
-        bnn(torch.ones(1, 2))
-    with torch.no_grad():
-        assert bnn(torch.ones(1, 2)).shape == (1, 2)
-
-
-@pytest.mark.xfail(strict=True, reason="functional_call has ended when a checkpoint runs again: docs/guide.md, Limits")
-def test_checkpointed_activations_are_computed_again_from_the_same_draw() -> None:
-    """Backward passes of `torch.utils.checkpoint` run the forward code again: with the weights of the first time."""
-
-    class Deep(nn.Module):
-        def __init__(self, *, saving: bool) -> None:
-            super().__init__()
-            self.one, self.two, self.saving = nn.Linear(3, 4), nn.Linear(4, 2), saving
-
-        def part(self, x: Tensor) -> Tensor:
-            return self.two(torch.tanh(self.one(x)))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.part, x, use_reentrant=False) if self.saving else self.part(x)
-
-    plain, saving = Deep(saving=False), Deep(saving=True)
-    saving.load_state_dict(plain.state_dict())
-    gradients = []
-    for model in (plain, saving):
-        bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.5))
-        bnn(torch.ones(2, 3), generator=seeded()).square().sum().backward()
-        gradients.append({name: parameter.grad for name, parameter in bnn.named_parameters()})
-    for name, expected in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], expected, msg=lambda m, name=name: f"{name}: {m}")
 
 
 class Memory(nn.Module):

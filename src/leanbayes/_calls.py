@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from leanbayes._passes import call_with
 from leanbayes.errors import InputError
 
 __all__ = [
@@ -44,20 +44,6 @@ def call(function: Callable[..., Any], inputs: Inputs) -> Any:
     if isinstance(inputs, tuple | list):
         return function(*inputs)
     return function(inputs)
-
-
-def call_with(model: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return ``model(*args, **kwargs)`` with ``tensors`` in the place of parameters; tied ones are replaced together.
-
-    >>> call_with(nn.Linear(1, 1, bias=False), {"weight": torch.tensor([[2.0]])}, (torch.ones(1, 1),), {})
-    tensor([[2.]])
-    """
-    try:
-        return functional_call(model, dict(tensors), args, dict(kwargs))
-    finally:
-        for module in model.modules():
-            if isinstance(module, nn.RNNBase):  # it caches its weights and would keep the replacements alive
-                module._init_flat_weights()
 
 
 def prediction_tensor(output: Any) -> Any:

@@ -2,9 +2,11 @@
 
 import inspect
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
@@ -14,15 +16,18 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 from torch.nn.modules.conv import _ConvTransposeNd
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
+from leanbayes._passes import exclusive, inside_pass
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
 from leanbayes.posteriors import Family, Normal, RandomWeight
 from leanbayes.priors import Prior, PriorLike, resolve_priors
-from leanbayes.propagate import Propagation, PropagationLike, as_propagation
+from leanbayes.propagate import OnePass, Propagation, PropagationLike, as_propagation
 from leanbayes.propagate.propagation import Weights
+from leanbayes.propagate.uses import Reuse, consistently
 from leanbayes.subspace import (
     Subspace,
     Summary,
@@ -73,12 +78,46 @@ class Coordinates(nn.Module):
         return fewer.train(self.training)
 
 
+@dataclass(frozen=True)
+class _Held:
+    """The weights that every pass uses inside `Bayesian.at_mean`, `frozen` and `drawn`.
+
+    Args:
+        model: the plain model.
+        noise: the noise of the held draw by name; the weights without noise are what the parameters hold.
+        written: whether the draw is written into the parameters.
+    """
+
+    model: nn.Module
+    noise: Mapping[str, Tensor]
+    written: bool = False
+
+
+# What is held belongs to the thread (or the task of asyncio) that holds it: {id of the Bayesian: what it holds}.
+_HELD: ContextVar[Mapping[int, _Held]] = ContextVar("held weights", default={})  # noqa: B039
+
+
+class _Holders:
+    """How many contexts hold weights, in all threads."""
+
+    count = 0
+    lock = threading.Lock()
+
+
+_holders = _Holders()
+
+
 class Bayesian(nn.Module):
     """A model with random weights. The model itself stays as it is.
 
     The parameters of the model are the means of the random weights. For k random coordinates this class adds k scales
-    and k positions, and nothing else. Every forward pass is random; `at_mean` and `frozen` are the two exceptions.
-    ``train()`` and ``eval()`` mean what they mean in torch.
+    and k positions, and nothing else. Every forward pass is random; `at_mean`, `frozen` and `drawn` are the
+    exceptions. ``train()`` and ``eval()`` mean what they mean in torch.
+
+    Several threads may use one `Bayesian`. A pass replaces parameters of modules that they share, so the passes wait
+    for each other, and what a thread holds (`at_mean`, `frozen`) is held in that thread alone. A weight that a pass
+    uses more than once, such as a tied embedding, has one draw in that pass, whatever the propagation; "moments" and
+    "covariance" refuse it. Activation checkpointing works with every propagation that draws weights.
 
     Args:
         model: any module. Frozen parameters, buffers, ties, dtypes and devices are respected.
@@ -135,7 +174,7 @@ class Bayesian(nn.Module):
             memory = self._priors[name].remember(start)
             rho = _initial_rho(self.posterior, name, start, index, parameters[name] in transposed, generator)
             self.coordinates[_key(name)] = Coordinates(rho, index, memory)
-        self._held: dict[str, Tensor] | None = None
+        self.reuse = Reuse()
         self._own_generator = "generator" in inspect.signature(model.forward).parameters
         self._check_kl()
 
@@ -162,8 +201,16 @@ class Bayesian(nn.Module):
 
     @property
     def held(self) -> bool:
-        """Whether every pass uses the same weights at present: inside `at_mean` and `frozen`."""
+        """Whether every pass of this thread uses the same weights at present: inside `at_mean`, `frozen`, `drawn`."""
         return self._held is not None
+
+    @property
+    def _held(self) -> _Held | None:
+        if (
+            torch.compiler.is_compiling() and not _holders.count
+        ):  # compiled code can ask for a number, not for a context
+            return None
+        return _HELD.get().get(id(self))
 
     def forward(self, *args: Any, generator: torch.Generator | None = None, **kwargs: Any) -> Any:
         """Run one random pass. The arguments are those of the model, and so is the type of what comes back.
@@ -174,7 +221,7 @@ class Bayesian(nn.Module):
             return args[0](self, *args[1:])
         if self._own_generator and generator is not None:
             kwargs, generator = {**kwargs, "generator": generator}, None
-        return self.call(self.weights(), args, kwargs, generator=generator)
+        return self.call(self._weights_or_none(), args, kwargs, generator=generator)
 
     def call(
         self,
@@ -207,17 +254,18 @@ class Bayesian(nn.Module):
             by: the propagation.
             generator: the source of all random numbers of this pass.
         """
-        chosen = self.weights() if weights is None else weights
+        chosen = self._weights_or_none() if weights is None else weights
         return call(lambda *args, **kwargs: self._run(chosen, args, kwargs, by, generator), x)
 
     def tensors(self, weights: Weights, by: Propagation, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Make the tensors that take the place of the random weights in one pass.
 
-        Inside `at_mean` and `frozen` they are plain weights, the same in every pass; otherwise the propagation makes
-        them.
+        Inside `at_mean`, `frozen` and `drawn` they are plain weights, the same in every pass; otherwise the propagation
+        makes them.
         """
-        if self._held is not None:
-            return {name: weights[name].sample(noise) for name, noise in self._held.items()}
+        held = self._held
+        if held is not None:
+            return {name: weights[name].sample(noise) for name, noise in held.noise.items()}
         return by.stand_ins(weights, self.model, generator)
 
     def _run(
@@ -228,17 +276,26 @@ class Bayesian(nn.Module):
         by: Propagation,
         generator: torch.Generator | None,
     ) -> Any:
-        if torch.is_grad_enabled() and any(getattr(m, "gradient_checkpointing", False) for m in self.model.modules()):
-            raise InputError(
-                "the model checkpoints its activations: the backward pass would compute them again at the means, not "
-                "at this draw; turn gradient checkpointing off"
-            )
-        tensors = self.tensors(weights, by, generator)
-        return call_with(self.model, tensors, by.prepare(args), by.prepare(kwargs))
+        args, kwargs = by.prepare(args), by.prepare(kwargs)
+
+        def attempt() -> Any:
+            return call_with(self.model, self.tensors(weights, by, generator), args, kwargs)
+
+        if by.plain_draws or isinstance(by, OnePass) or self.held:
+            return attempt()
+        with exclusive(self.model):
+            return consistently(attempt, self.reuse, self.model, (args, kwargs), generator)
+
+    def _weights_or_none(self) -> dict[str, RandomWeight]:
+        """The random weights; none inside `drawn`, where the parameters hold a draw and not the means."""
+        held = self._held
+        return {} if held is not None and held.written else self.weights()
 
     def weights(self) -> dict[str, RandomWeight]:
         """Return the random weights as they are now, by name. Their scales are computed once, when first needed."""
-        parameters = dict(self.model.named_parameters())
+        self._refuse_written("the means cannot be read")
+        with self._alone():  # the pass of another thread may have replaced the parameters
+            parameters = dict(self.model.named_parameters())
         return {
             name: RandomWeight(name, parameters[name], parts.index, None, self.posterior, parts.rho)
             for name, parts in self.parts()
@@ -282,15 +339,74 @@ class Bayesian(nn.Module):
 
     @contextmanager
     def at_mean(self) -> Iterator[None]:
-        """Inside this context, every pass is the plain model at the means."""
-        yield from self._hold({})
+        """Inside this context, every pass of this thread is the plain model at the means."""
+        self._refuse_written("the means cannot be used")
+        with self._holding(_Held(self.model, {})):
+            yield
 
     @contextmanager
     def frozen(self, generator: torch.Generator | None = None) -> Iterator[None]:
-        """Inside this context, every pass uses the same weight draw. Gradients still reach means and scales."""
+        """Inside this context, every pass of this thread uses the same weight draw.
+
+        Gradients still reach means and scales. The draw is used by ``bnn(...)``, `leanbayes.elbo` and
+        `leanbayes.predict`. It is not written into the model, so ``bnn.model(...)`` and its other methods, such as
+        ``bnn.model.generate(...)``, would not see it: they raise here. Use `drawn` for them. Other threads do not see
+        the draw, either.
+        """
+        self._refuse_written("another draw cannot be held")
         with torch.no_grad():
             noise = {name: weight.noise(generator) for name, weight in self.weights().items()}
-        yield from self._hold(noise)
+        hook = register_module_forward_pre_hook(refuse_plain_call)
+        try:
+            with self._holding(_Held(self.model, noise)):
+                yield
+        finally:
+            hook.remove()
+
+    @contextmanager
+    def drawn(self, generator: torch.Generator | None = None) -> Iterator[nn.Module]:
+        """Inside this context, the parameters of the model hold one weight draw, and afterwards their means again.
+
+        So everything that the model can do is done by that draw, also what is no call of the model, such as
+        ``generate`` of a language model or an export. ``bnn(...)`` and `leanbayes.predict` use the draw, too. Gradients
+        that are computed inside are those of the draw; they reach ``.grad`` of the means and no scales. The parameters
+        are restored bit for bit, also after an exception. Other threads that use the model wait meanwhile.
+
+        Yields:
+            The plain model at the draw.
+
+        >>> bnn = Bayesian(nn.Linear(2, 1))
+        >>> mean = bnn.model.weight.clone()
+        >>> with bnn.drawn() as network:
+        ...     bool((network.weight == mean).any())
+        False
+        >>> bool((bnn.model.weight == mean).all())
+        True
+        """
+        with exclusive(self.model):
+            with torch.no_grad():
+                values = self.draw(generator=generator)
+            parameters = {name: self.model.get_parameter(name) for name in values}
+            means = {name: parameter.data for name, parameter in parameters.items()}
+            failed = False
+            try:
+                for name, parameter in parameters.items():
+                    parameter.data = values[name].to(means[name].dtype)
+                versions = {name: parameter._version for name, parameter in parameters.items()}
+                with self._holding(_Held(self.model, {}, written=True)):
+                    yield self.model
+            except BaseException:
+                failed = True
+                raise
+            finally:
+                changed = [] if failed else [n for n, p in parameters.items() if p._version != versions[n]]
+                for name, parameter in parameters.items():
+                    parameter.data = means[name]
+            if changed:
+                raise InputError(
+                    f"{changed[0]!r} was changed inside drawn(), where it holds a draw; the change is lost. Train "
+                    "outside of drawn()"
+                )
 
     def parameter_groups(
         self, *, lr: float | None = None, scale_lr: float | None = None, weight_decay: float | None = None
@@ -359,7 +475,7 @@ class Bayesian(nn.Module):
 
     def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
         """Return weight draws as differentiable functions of a batch, each with seeds of its own from ``source``."""
-        if self._held is not None:
+        if self.held:
             return [self]
         device = next(self.model.parameters()).device
 
@@ -387,6 +503,12 @@ class Bayesian(nn.Module):
             f"predict_by={self.predict_by}"
         )
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the state of means, scales and positions, as a module of torch does."""
+        self._refuse_written("the means cannot be read")
+        with self._alone():
+            return super().state_dict(*args, **kwargs)
+
     def _with_priors(self, weights: Weights) -> Iterator[tuple[RandomWeight, Distribution]]:
         for name, parts in self.parts():
             weight = weights[name]
@@ -406,12 +528,43 @@ class Bayesian(nn.Module):
                         "density to every value that the posterior can take, and the model's weights must be finite"
                     )
 
-    def _hold(self, noise: dict[str, Tensor]) -> Iterator[None]:
-        before, self._held = self._held, noise
+    @contextmanager
+    def _holding(self, held: _Held) -> Iterator[None]:
+        token = _HELD.set({**_HELD.get(), id(self): held})
+        with _holders.lock:
+            _holders.count += 1
         try:
             yield
         finally:
-            self._held = before
+            _HELD.reset(token)
+            with _holders.lock:
+                _holders.count -= 1
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if torch.compiler.is_compiling():  # compiled code has no locks; the caller of compiled code holds them
+            yield
+            return
+        with exclusive(self.model):
+            yield
+
+    def _refuse_written(self, what: str) -> None:
+        held = self._held
+        if held is not None and held.written:
+            raise InputError(f"inside drawn() the parameters hold a draw: {what}; do that outside of drawn()")
+
+
+def refuse_plain_call(module: nn.Module, args: Any) -> None:  # noqa: ARG001
+    """Raise if a module is called by itself while a draw of the model that it belongs to is held (`Bayesian.frozen`).
+
+    It is a hook on all calls of modules. The draw is not in the parameters, so the call would not use it.
+    """
+    for held in _HELD.get().values():
+        if held.noise and not inside_pass(held.model) and any(module is part for part in held.model.modules()):
+            raise InputError(
+                f"{type(module).__name__} is called by itself inside frozen(), and would ignore the draw: call the "
+                "Bayesian, or use `with bnn.drawn():`, which writes one draw into the parameters"
+            )
 
 
 def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None:

@@ -4,7 +4,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,15 @@ from leanbayes.prediction.through import Through
 from leanbayes.propagate import OnePass, Propagation, Sample
 from leanbayes.propagate.outputs import Outputs
 from leanbayes.propagate.shared import Diverged, SharedPrefix
+from leanbayes.propagate.uses import consistently
 
 __all__ = ["Draws", "outputs_of"]
 
 _SHARE_FROM = 0.05  # share of a pass: less work than this before the first random weight is not worth keeping
 _SMALL_CALL = 2e-4  # seconds: operations below this spend their time on being called, so vmap may be faster
 _VMAP_BYTES = 2**28
+
+T = TypeVar("T")
 
 
 def outputs_of(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None = None) -> Iterator[Any]:
@@ -70,7 +73,7 @@ class Draws:
     ) -> None:
         self.model, self.inputs, self.through = model, inputs, through
         self.generator, self.output = generator, output
-        self.weights: dict[str, RandomWeight] = model.weights() if isinstance(model, Bayesian) else {}
+        self.weights: dict[str, RandomWeight] = {} if not isinstance(model, Bayesian) or model.held else model.weights()
         self.by: Propagation = by or (model.predict_by if isinstance(model, Bayesian) else Sample())
         self.certain = not isinstance(model, Bayesian) or model.held
         self.method = method if self.by.plain_draws and through is None else "loop"
@@ -117,18 +120,22 @@ class Draws:
     def _record(self, wanted: int) -> None:
         """Make the first draw; find the work that all draws share, and decide how the other draws are made."""
         self.recorded = True
-        assert isinstance(self.model, Bayesian)
-        prefix = SharedPrefix(self.model.model, self.weights, self.inputs)
-        tensors = self._stand_ins()
-        with prefix:
-            out = self._pass(tensors)
-        prefix.finish_recording(out)
+        prefix, out = self._consistently(self._recorded)
         self.ready.append(map_tensors(torch.clone, out))
         if prefix.usable and prefix.clean_seconds > _SHARE_FROM * (prefix.clean_seconds + prefix.random_seconds):
             self.prefix = prefix
         bound_by_calls = prefix.random_seconds < _SMALL_CALL * prefix.random_calls
         if self.chunk == 1 and bound_by_calls and wanted > 4:
             self._try_vmap(wanted - 2, max(2, _VMAP_BYTES // max(prefix.random_bytes, 1)))
+
+    def _recorded(self) -> tuple[SharedPrefix, Any]:
+        assert isinstance(self.model, Bayesian)
+        prefix = SharedPrefix(self.model.model, self.weights, self.inputs)
+        tensors = self._stand_ins()
+        with prefix:
+            out = self._pass(tensors)
+        prefix.finish_recording(out)
+        return prefix, out
 
     def _try_vmap(self, wanted: int, most: int) -> None:
         """Time one draw, then a vmapped chunk; the faster way makes the other draws. The draws of the trial count."""
@@ -154,8 +161,15 @@ class Draws:
         self.ready.append(self.law.draw(self.generator))
 
     def _one(self) -> None:
-        out = self._sharing(self._pass, self._stand_ins())
+        out = self._consistently(lambda: self._sharing(self._pass, self._stand_ins()))
         self.ready.append(map_tensors(torch.clone, out))  # a weight or an input would change with the next draw
+
+    def _consistently(self, attempt: Callable[[], T]) -> T:
+        """Make a draw in which a weight that is used twice is the same both times."""
+        assert isinstance(self.model, Bayesian)
+        if self.by.plain_draws:
+            return attempt()
+        return consistently(attempt, self.model.reuse, self.model.model, self.inputs, self.generator)
 
     def _vmapped(self, count: int) -> None:
         noises = [self._noise() for _ in range(count)]

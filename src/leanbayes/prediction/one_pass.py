@@ -39,7 +39,7 @@ def predict_in_one_pass(
         step: how many inputs are computed at a time.
         output: picks the tensor from what the model returns.
     """
-    size, weights = size_of(x), bnn.weights()
+    size, weights = size_of(x), None if bnn.held else bnn.weights()
     predictions = []
     for start in range(0, size, step):
         law = by.law(bnn, take(x, slice(start, start + step)), weights=weights, output=output)

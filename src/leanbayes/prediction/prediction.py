@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs
+from leanbayes._passes import exclusive
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 
@@ -108,15 +109,19 @@ def networks_of(model: Any, draws: int, source: torch.Generator) -> list[Callabl
 
 @contextmanager
 def in_eval(*modules: nn.Module) -> Iterator[None]:
-    """Inside this context, all modules are in eval mode; afterwards each is in the mode that it had."""
-    modes = {child: child.training for module in modules for child in module.modules()}
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for child, mode in modes.items():
-            child.training = mode
+    """Inside this context, all modules are in eval mode; afterwards each is in the mode that it had.
+
+    Other threads that use the modules wait meanwhile, because all threads share the mode.
+    """
+    with exclusive(*modules):
+        modes = {child: child.training for module in modules for child in module.modules()}
+        for module in modules:
+            module.eval()
+        try:
+            yield
+        finally:
+            for child, mode in modes.items():
+                child.training = mode
 
 
 def joined(parts: list[Prediction], places: Tensor) -> Prediction:

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import sys
+import threading
 from typing import Any, NoReturn
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from leanbayes._ops.questions import QUESTIONS
 from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.errors import MissingRule
-from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.registry import Registry, Rule
 
 __all__ = ["Memory", "apply_rule", "missing", "refuse_kernel"]
 
@@ -31,6 +32,15 @@ class Memory:
     """The memory that a tensor and its views share; ``version`` counts how often it was written to."""
 
     version = 0
+
+
+class _Nesting(threading.local):
+    """How many rules are at work in this thread; a rule may call operations that have rules."""
+
+    depth = 0
+
+
+_nesting = _Nesting()
 
 
 def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -61,15 +71,36 @@ def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
     if in_place and not isinstance(args[0], kind):
         missing(func, random[0], "a plain tensor cannot take random values in place; write it as an assignment")
     try:
-        result = rule.function(operation, *args, **kwargs)
+        result = _computed(rule, operation, args, kwargs)
     except TypeError:
         if _fits(rule.function, operation, *args, **kwargs):
             raise
         missing(func, random[0], "it is called in a way that its rule does not know")
+    if not rule.composite and _nesting.depth == 0:
+        _note_uses(func, random, [leaf for leaf in tree_leaves(result) if isinstance(leaf, kind)])
     if in_place:
         args[0].overwrite(result)
         return args[0]
     return result
+
+
+def _computed(rule: Rule, operation: Any, args: Any, kwargs: Any) -> Any:
+    _nesting.depth += not rule.composite
+    try:
+        return rule.function(operation, *args, **kwargs)
+    finally:
+        _nesting.depth -= not rule.composite
+
+
+def _note_uses(func: Any, random: list[Any], results: list[Any]) -> None:
+    """Raise if an entry of a random weight is used a second time; an operation that only moves entries is no use."""
+    moved = {id(result.origin) for result in results if result.origin is not None}
+    for tensor in random:
+        if tensor.origin is not None and id(tensor.origin) not in moved and tensor.origin.use(tensor.expected):
+            why = (
+                f"the random weight {tensor.origin.name!r} is used a second time, and its two uses are not independent"
+            )
+            missing(func, tensor, why)
 
 
 def _dense_of(value: Any) -> Any:

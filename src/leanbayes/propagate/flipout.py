@@ -26,7 +26,7 @@ from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
 __all__ = ["RULES", "Flipout"]
 
-RULES = Registry("flipout")
+RULES = Registry("flipout", by_example=True)
 
 
 @dataclass(frozen=True)

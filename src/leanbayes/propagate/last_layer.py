@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._calls import Inputs, call, call_with, map_tensors
+from leanbayes._passes import exclusive
 from leanbayes.errors import InputError
 from leanbayes.posteriors import Normal, RandomWeight
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, plain_input, weight_of
@@ -21,6 +22,7 @@ from leanbayes.propagate.moments import MomentTensor, Setting
 from leanbayes.propagate.outputs import ScoresOutputs
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.stand_in import make_stand_in
+from leanbayes.propagate.uses import consistently
 from leanbayes.subspace import dense_name, last_layer
 
 if TYPE_CHECKING:
@@ -54,15 +56,21 @@ def nll_of_last_layer(
             f"the last layer {layer!r} is not random, so it cannot be drawn many times; leave last_layer_samples 1"
         )
     before = {name: weight for name, weight in weights.items() if name not in inside}
-    tensors = by.stand_ins(before, bnn.model, generator)
     normal = isinstance(bnn.posterior, Normal)
     setting = Setting(model=bnn.model)
-    for name in inside:
-        if normal:
-            tensors[name] = MomentTensor.of_weight(weights[name], setting)
-        else:
-            tensors[name] = _folded_stand_in(weights[name], draws, generator)
-    returned = call(lambda *args, **kwargs: call_with(bnn.model, tensors, args, kwargs), by.prepare(x))
+    prepared = by.prepare(x)
+
+    def attempt() -> Any:
+        tensors = by.stand_ins(before, bnn.model, generator)
+        for name in inside:
+            if normal:
+                tensors[name] = MomentTensor.of_weight(weights[name], setting)
+            else:
+                tensors[name] = _folded_stand_in(weights[name], draws, generator)
+        return call(lambda *args, **kwargs: call_with(bnn.model, tensors, args, kwargs), prepared)
+
+    with exclusive(bnn.model):
+        returned = consistently(attempt, bnn.reuse, bnn.model, prepared, generator)
     outputs = by.drawn(output(returned), generator)
     parts: list[Tensor] = []
     map_tensors(parts.append, outputs)

@@ -17,7 +17,7 @@ from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
 __all__ = ["RULES", "Mirrored"]
 
-RULES = Registry("mirrored")
+RULES = Registry("mirrored", agree=True, by_example=True)
 _ASSUMES = "the first axis holds the examples; those of one half share a draw, the others have its mirror image"
 
 

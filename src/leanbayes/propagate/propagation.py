@@ -19,6 +19,7 @@ from leanbayes.posteriors import Family, RandomWeight
 from leanbayes.propagate.last_layer import nll_of_last_layer
 from leanbayes.propagate.outputs import Outputs, ScoresOutputs
 from leanbayes.propagate.stand_in import draw_of
+from leanbayes.propagate.uses import Reuse
 
 __all__ = ["PROPAGATIONS", "OnePass", "Propagation", "PropagationLike", "RandomNetwork", "Weights", "as_propagation"]
 
@@ -31,6 +32,7 @@ class RandomNetwork(Protocol):
 
     model: nn.Module
     posterior: Family
+    reuse: Reuse
 
     @property
     def held(self) -> bool:

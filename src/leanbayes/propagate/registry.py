@@ -9,11 +9,15 @@ __all__ = ["Registry", "Rule", "spelling"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, whether it is exact, and what it assumes. The documentation and the tests read this."""
+    """A rule, whether it is exact, and what it assumes. The documentation and the tests read this.
+
+    A composite rule is made of operations that meet rules of their own.
+    """
 
     function: Callable[..., Any]
     exact: bool
     assumes: str
+    composite: bool = False
 
 
 def spelling(operation: Any) -> str:
@@ -39,12 +43,19 @@ class Registry:
     (True, None)
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, agree: bool = False, by_example: bool = False) -> None:
+        """Make an empty table.
+
+        Args:
+            name: the name of the propagation.
+            agree: whether a weight that meets two rules in one pass shows the same draw to both.
+            by_example: whether the rules rely on the examples lying along the first axis of an operation's input.
+        """
+        self.name, self.agree, self.by_example = name, agree, by_example
         self.rules: dict[Any, Rule] = {}
 
     def rule(
-        self, *operations: Any, exact: bool, assumes: str = ""
+        self, *operations: Any, exact: bool, assumes: str = "", composite: bool = False
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register a function ``f(operation, *args, **kwargs)`` for operations that have no rule yet."""
 
@@ -54,7 +65,7 @@ class Registry:
                     known = self.rules[operation].function.__name__
                     spelling = getattr(operation, "__name__", operation)
                     raise ValueError(f"{self.name} already has a rule for {spelling} ({known}); change that one")
-                self.rules[operation] = Rule(function, exact, assumes)
+                self.rules[operation] = Rule(function, exact, assumes, composite)
             return function
 
         return register

@@ -10,6 +10,7 @@ from leanbayes._ops.questions import QUESTIONS
 from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.uses import Uses, uses_of_now
 
 __all__ = ["StandIn", "draw_of", "make_stand_in"]
 
@@ -18,7 +19,8 @@ class StandIn(Tensor):
     """A tensor that looks like the mean of a `RandomWeight` and behaves as the rules of one propagation say.
 
     Questions about shape, type or device are answered by the mean. An operation without a rule gets one weight draw,
-    the same for the whole pass. That draw is correct, only noisier.
+    the same for the whole pass. That draw is correct, only noisier. So does every operation of a weight whose uses in
+    a pass would not agree otherwise, such as a layer that is called twice; see `leanbayes.propagate.uses`.
 
     Attributes:
         weight: the random weight.
@@ -26,18 +28,25 @@ class StandIn(Tensor):
         generator: the source of random numbers.
         held: the noise of this pass, once it is drawn.
         source: the stand-in whose noise this one shares, if there is one.
+        uses: counts the uses of weights in this pass, if somebody asks for it.
+        plain: whether every operation gets the weight draw of this pass.
+        recomputable: whether a checkpoint may use it again in the backward pass: it answers as the first time.
     """
 
+    recomputable = True
     weight: RandomWeight
     rules: Registry
     generator: torch.Generator | None
     held: Tensor | None
     source: "StandIn | None"
+    uses: Uses | None
+    plain: bool
+    sampled: dict[Any, Tensor]
 
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "StandIn":
         """Return a stand-in for the sparse weight whose stored entries this one stands for; both share their noise."""
         whole = make_stand_in(self.weight.scattered(index, shape), self.rules, self.generator)
-        whole.source = self
+        whole.source, whole.uses, whole.plain = self, self.uses, self.plain
         return whole
 
     def noise(self) -> Tensor:
@@ -49,8 +58,38 @@ class StandIn(Tensor):
         return self.held
 
     def draw(self) -> Tensor:
-        """Return the weight sample of this pass."""
-        return self.weight.sample(self.noise())
+        """Return the weight sample of this pass. One that is used more than once is computed once."""
+        if not self.plain:
+            return self.weight.sample(self.noise())
+        mode = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        if mode not in self.sampled:
+            self.sampled[mode] = self.weight.sample(self.noise())
+        return self.sampled[mode]
+
+    def settle(self) -> None:
+        """Compute what is computed once, however often the weight is used, and needed by most rules."""
+        _ = self.weight.spread, self.weight.random_mean
+        if self.weight.index is not None:
+            _ = self.weight.positions
+
+    def recall(self, drawn: Any = None) -> Any:
+        """Return what was drawn so far in this pass; if it is given, go back to it."""
+        now = (self.held, dict(self.sampled))
+        if drawn is not None:
+            self.held, self.sampled = drawn[0], dict(drawn[1])
+        return now
+
+    def note(self, *, by_rule: bool) -> None:
+        """Count a use of the weight in this pass."""
+        if self.uses is not None:
+            self.uses.note(self.rules.name, self.weight.name, by_rule=by_rule, agree=self.rules.agree)
+
+    def fits(self, args: Any, kwargs: Any) -> bool:
+        """Return whether the first axis of the operation's input holds the examples, where a rule relies on that."""
+        if self.uses is None or self.uses.examples is None or not self.rules.by_example:
+            return True
+        given = args[0] if args else kwargs.get("input", kwargs.get("input1"))
+        return not isinstance(given, Tensor) or given.dim() == 0 or len(given) == self.uses.examples
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -59,10 +98,18 @@ class StandIn(Tensor):
         if func in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn))
-        rule = first.rules.find(func)
-        if rule is not None:
+        met = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn)]
+        if any(one.plain for one in met):  # the others meet their rule, or none, when the operation is called again
+            args, kwargs = tree_map(_plain_draw_of, (args, kwargs))
+            return func(*args, **kwargs)
+        rule = met[0].rules.find(func)
+        if rule is not None and all(one.fits(args, kwargs) for one in met):
+            given = args[0] if args else kwargs.get("input")
+            for position, one in enumerate(met):  # an input is drawn, whatever the rule does with the weight
+                one.note(by_rule=one is not given or position > 0)
             return rule.function(func, *args, **kwargs)
+        for one in met:
+            one.note(by_rule=False)
         args, kwargs = tree_map(draw_of, (args, kwargs))
         return func(*args, **kwargs)
 
@@ -74,6 +121,8 @@ def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Genera
     stand_in: StandIn = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
     stand_in.weight, stand_in.rules, stand_in.generator = weight, rules, generator
     stand_in.held = stand_in.source = None
+    stand_in.uses, stand_in.sampled = uses_of_now(), {}
+    stand_in.plain = stand_in.uses is not None and stand_in.uses.is_plain(rules.name, weight.name)
     return stand_in
 
 
@@ -81,3 +130,7 @@ def draw_of(value: Any) -> Any:
     """Return the weight draw of a stand-in, and any other value as it is."""
     with torch._C.DisableTorchFunctionSubclass():
         return value.draw() if isinstance(value, StandIn) else value
+
+
+def _plain_draw_of(value: Any) -> Any:
+    return draw_of(value) if isinstance(value, StandIn) and value.plain else value

@@ -94,15 +94,15 @@ class TestLimit:
             F.conv2d(CovarianceTensor.of(x.expected, x.blocks, Setting(limit=1.5)), torch.ones(1, 1, 1, 1))
 
     def test_of_a_plain_input_only_its_filters_count(self):
-        weight = CovarianceTensor.of_weight(
-            RandomWeight("w", torch.ones(8, 1, 1, 1), None, torch.ones(8, 1, 1, 1), Normal()),
-            Setting(limit=8 * 16**2 * 4e-9),
-        )
-        assert F.conv2d(torch.ones(1, 1, 4, 4), weight).blocks.shape == (1, 8, 16, 16)
+        def weight() -> CovarianceTensor:  # of one pass each
+            random = RandomWeight("w", torch.ones(8, 1, 1, 1), None, torch.ones(8, 1, 1, 1), Normal())
+            return CovarianceTensor.of_weight(random, Setting(limit=8 * 16**2 * 4e-9))
+
+        assert F.conv2d(torch.ones(1, 1, 4, 4), weight()).blocks.shape == (1, 8, 16, 16)
         with pytest.raises(InputError, match="GB"):
-            F.conv2d(torch.ones(1, 1, 4, 5), weight)
+            F.conv2d(torch.ones(1, 1, 4, 5), weight())
         with pytest.raises(InputError, match="GB"):
-            full(F.conv2d(torch.ones(1, 1, 4, 4), weight))
+            full(F.conv2d(torch.ones(1, 1, 4, 4), weight()))
 
     @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
     def test_a_limit_is_positive(self, limit):

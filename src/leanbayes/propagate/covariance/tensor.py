@@ -10,6 +10,7 @@ from leanbayes.errors import InputError
 from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
 from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.uses import Origin
 
 __all__ = ["RULES", "CovarianceTensor", "Setting", "expected_of", "first_random", "full", "merge", "only_first"]
 
@@ -51,11 +52,13 @@ class CovarianceTensor(Tensor):
     has no examples and no ``blocks``: its entries are independent, and ``weight`` gives their variances.
     """
 
+    recomputable = False
     rules = RULES
     expected: Tensor
     blocks: Tensor
     setting: Setting
     weight: RandomWeight | None
+    origin: Origin | None
     memory: Memory
     version: int
 
@@ -70,7 +73,7 @@ class CovarianceTensor(Tensor):
     def of_weight(weight: RandomWeight, setting: Setting) -> "CovarianceTensor":
         """Make a tensor that stands for a random weight; only the rules of layers and norms accept it."""
         made = _empty(weight.mean, setting)
-        made.weight = weight
+        made.weight, made.origin = weight, Origin(weight.name, weight.mean)
         return made
 
     @staticmethod
@@ -81,7 +84,9 @@ class CovarianceTensor(Tensor):
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "CovarianceTensor":
         """Return the sparse weight whose stored entries this tensor holds."""
         assert self.weight is not None
-        return CovarianceTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+        whole = CovarianceTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+        whole.origin = self.origin
+        return whole
 
     def like(self, expected: Tensor, blocks: Tensor) -> "CovarianceTensor":
         """Make a tensor with other moments under the same setting."""
@@ -89,13 +94,13 @@ class CovarianceTensor(Tensor):
 
     def view_of(self, base: "CovarianceTensor") -> "CovarianceTensor":
         """Return this tensor, marked as a view of ``base``: writing to one makes the other stale."""
-        self.memory, self.version = base.memory, base.version
+        self.memory, self.version, self.origin = base.memory, base.version, base.origin
         return self
 
     def overwrite(self, other: "CovarianceTensor") -> None:
         """Take over the moments of another tensor; views of this one become stale."""
         self.memory.version += 1
-        self.expected, self.blocks, self.weight = other.expected, other.blocks, None
+        self.expected, self.blocks, self.weight, self.origin = other.expected, other.blocks, None, other.origin
         self.version = self.memory.version
 
     def by_block(self, value: Tensor) -> Tensor:
@@ -140,6 +145,7 @@ def _empty(expected: Tensor, setting: Setting) -> CovarianceTensor:
         CovarianceTensor, expected.shape, dtype=expected.dtype, device=expected.device
     )
     made.expected, made.setting, made.memory, made.version = expected, setting, Memory(), 0
+    made.origin = None
     return made
 
 

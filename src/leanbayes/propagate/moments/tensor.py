@@ -12,6 +12,7 @@ from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
 from leanbayes.propagate.moments.correlations import INDEPENDENT, Averages, Correlations, Noise
 from leanbayes.propagate.registry import Registry
+from leanbayes.propagate.uses import Origin
 
 __all__ = [
     "KERNELS",
@@ -77,17 +78,20 @@ class MomentTensor(Tensor):
         averages: Means over positions, where a sweep over memory has left them.
         setting: How moments pass through this call of the model.
         weight: The random weight that this tensor stands for, if it stands for one.
+        origin: The random weight whose entries these are, as they are or moved; None for what was computed.
         remake: Computes mean and variance again from tensors that the backward pass keeps anyway; None if unknown.
         memory: Counts writes in place; a tensor and its views have one memory.
         version: The count when this tensor was made. A view with an old version is stale.
     """
 
+    recomputable = False
     rules: Registry
     expected: Tensor
     correlations: Correlations
     averages: Averages | None
     setting: Setting
     weight: RandomWeight | None
+    origin: Origin | None
     remake: Callable[[], tuple[Tensor, Tensor]] | None
     memory: Memory
     version: int
@@ -104,7 +108,7 @@ class MomentTensor(Tensor):
         tensor: MomentTensor = Tensor._make_wrapper_subclass(
             MomentTensor, expected.shape, dtype=expected.dtype, device=expected.device
         )
-        tensor.setting, tensor.memory, tensor.weight = setting, Memory(), None
+        tensor.setting, tensor.memory, tensor.weight, tensor.origin = setting, Memory(), None, None
         tensor._fill(expected, variance, INDEPENDENT if correlations is None else correlations, averages)
         return tensor
 
@@ -118,13 +122,16 @@ class MomentTensor(Tensor):
             MomentTensor, weight.mean.shape, dtype=weight.mean.dtype, device=weight.mean.device
         )
         tensor.setting, tensor.memory, tensor.weight = setting, Memory(), weight
+        tensor.origin = Origin(weight.name, weight.mean)
         tensor._fill(weight.mean, None, INDEPENDENT, None)
         return tensor
 
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "MomentTensor":
         """Return the weight of this shape whose stored entries, at the flat positions ``index``, are this tensor."""
         assert self.weight is not None
-        return MomentTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+        whole = MomentTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+        whole.origin = self.origin
+        return whole
 
     def like(
         self,
@@ -139,6 +146,11 @@ class MomentTensor(Tensor):
     def view_of(self, base: "MomentTensor") -> "MomentTensor":
         """Mark this tensor as a view of ``base``, so that a write to one makes the other stale, and return it."""
         self.memory, self.version = base.memory, base.version
+        return self.moved_from(base)
+
+    def moved_from(self, base: "MomentTensor") -> "MomentTensor":
+        """Mark the entries of this tensor as entries of ``base``, and return it."""
+        self.origin = base.origin
         return self
 
     @property
@@ -165,7 +177,7 @@ class MomentTensor(Tensor):
         """Take over the moments of another tensor. Views of this tensor become stale."""
         self.memory.version += 1
         self._fill(other.expected, other.variance, other.correlations, other.averages)
-        self.weight = None
+        self.weight, self.origin = None, other.origin
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]

@@ -46,11 +46,12 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, 6, 3, padding=1)
         self.conv, self.norm, self.shortcut = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+        self.conv2, self.norm2 = nn.Conv2d(6, 6, 3, padding=1), nn.BatchNorm2d(6)
 
     def forward(self, x):
         x = torch.relu(self.stem(x))
         x = torch.relu(self.norm(self.conv(x)) + x)
-        return torch.relu(self.norm(self.conv(x)) + self.shortcut(x)).mean((2, 3))
+        return torch.relu(self.norm2(self.conv2(x)) + self.shortcut(x)).mean((2, 3))
 
 
 NETS = {

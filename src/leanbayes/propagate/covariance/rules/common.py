@@ -9,7 +9,7 @@ from torch import Tensor
 from leanbayes.propagate.covariance.tensor import CovarianceTensor, merge
 from leanbayes.propagate.dispatch import missing
 
-__all__ = ["linear_map", "parameter", "sandwich", "scaled", "second_moments", "summed"]
+__all__ = ["linear_map", "parameter", "refuse_weight", "sandwich", "scaled", "second_moments", "summed"]
 
 
 def parameter(operation: Any, value: Any) -> tuple[Any, Tensor | None]:
@@ -65,3 +65,9 @@ def second_moments(x: CovarianceTensor) -> Tensor:
     alone = parts.diagonal(dim1=2, dim2=4).movedim(-1, 2).reshape(examples, channels, positions, positions)
     flat = x.expected.reshape(examples, channels, positions)
     return alone + flat.unsqueeze(-1) * flat.unsqueeze(-2)
+
+
+def refuse_weight(operation: Any, input: Any) -> None:
+    """Raise if the input of a layer is a random weight, which has no axis of examples."""
+    if isinstance(input, CovarianceTensor) and input.weight is not None:
+        missing(operation, input, "its input is a random weight, which has no axis of examples")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.propagate.covariance.rules.common import parameter, second_moments
+from leanbayes.propagate.covariance.rules.common import parameter, refuse_weight, second_moments
 from leanbayes.propagate.covariance.tensor import RULES, CovarianceTensor, expected_of, first_random, merge
 from leanbayes.propagate.dispatch import missing
 from leanbayes.propagate.linear_ops import Operation
@@ -28,6 +28,7 @@ Parameter = tuple[Tensor, Tensor | None]
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None) -> CovarianceTensor:
     """Pass vectors (N, features); further axes are positions that share the weights."""
     random = first_random(input, weight, bias)
+    refuse_weight(operation, input)
     (w, w_variance), (b, b_variance) = parameter(operation, weight), parameter(operation, bias)
     if input.dim() < 2:
         missing(operation, random, "an input needs a first axis of examples")
@@ -62,6 +63,7 @@ def convolution(
 ) -> CovarianceTensor:
     """Pass examples (N, channels, ...), with any stride, padding, dilation and groups."""
     random = first_random(input, weight, bias)
+    refuse_weight(operation, input)
     kernel, offset = parameter(operation, weight), parameter(operation, bias)
     if input.dim() != kernel[0].dim():
         missing(operation, random, "an input needs a first axis of examples")

@@ -7,7 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes.propagate.covariance.rules.common import parameter, sandwich, scaled, second_moments, summed
+from leanbayes.propagate.covariance.rules.common import (
+    parameter,
+    refuse_weight,
+    sandwich,
+    scaled,
+    second_moments,
+    summed,
+)
 from leanbayes.propagate.covariance.tensor import RULES, CovarianceTensor, expected_of, first_random, merge, only_first
 from leanbayes.propagate.linear_ops import Operation
 
@@ -30,6 +37,7 @@ def batch_norm(
 ) -> CovarianceTensor:
     """y = γx̂ + β with x̂ = (x - mean)/√(Var + ε); γ and β may be random weights."""
     random = first_random(input, weight, bias)
+    refuse_weight(operation, input)
     x = expected_of(input)
     (gain, gain_variance), (offset, offset_variance) = parameter(operation, weight), parameter(operation, bias)
     shape = [1, -1] + [1] * (x.dim() - 2)

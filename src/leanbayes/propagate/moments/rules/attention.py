@@ -66,7 +66,7 @@ def _units_of_values(value: Any, variance: Tensor) -> Tensor | None:
     return loadings
 
 
-@RULES.rule(F.multi_head_attention_forward, exact=False, assumes=ASSUMES)
+@RULES.rule(F.multi_head_attention_forward, exact=False, assumes=ASSUMES, composite=True)
 def multi_head_attention_forward(operation: Operation, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
     """Torch's own code, each of whose operations has a rule. It keeps the tokens first and the examples second."""
     moved = tree_map(lambda value: _with_examples(value, 1), (args, kwargs))
@@ -77,7 +77,7 @@ def _with_examples(value: Any, axis: int) -> Any:
     if not isinstance(value, MomentTensor):
         return value
     setting = replace(value.setting, examples=axis)
-    return MomentTensor.of(value.expected, value.variance, value.correlations, setting)
+    return MomentTensor.of(value.expected, value.variance, value.correlations, setting).moved_from(value)
 
 
 _source: Any = F.multi_head_attention_forward

@@ -60,7 +60,7 @@ def convert(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
     else:
         correlations = correlations.converted(lambda part: part.to(mean))
     result = x.like(mean, variance, correlations)
-    return result if operation in (torch.clone, Tensor.clone) else result.view_of(x)
+    return result.moved_from(x) if operation in (torch.clone, Tensor.clone) else result.view_of(x)
 
 
 @RULES.rule(*_both("expand", "expand_as", "broadcast_to"), exact=True)
