@@ -69,6 +69,14 @@ def test_a_checkpoint_changes_no_gradient(propagate: str, saving: Any, given: bo
         torch.testing.assert_close(got[name], value, rtol=1e-12, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}")
 
 
+class Checkpointed(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
 @pytest.mark.parametrize("propagate", ["moments", "covariance"])
 def test_what_cannot_be_computed_again_is_refused_before_the_backward_pass(propagate: str) -> None:
     bnn = lb.Bayesian(Deep(False), propagate=propagate)
@@ -76,6 +84,9 @@ def test_what_cannot_be_computed_again_is_refused_before_the_backward_pass(propa
         bnn(torch.ones(2, 3))
     with pytest.raises(lb.errors.InputError, match="turn gradient checkpointing off"):
         lb.Bayesian(Deep(True), propagate=propagate)(torch.ones(2, 3))
+    with torch.no_grad():  # nothing is computed again
+        bnn = lb.Bayesian(nn.Sequential(Checkpointed()), propagate=propagate)
+        assert bnn(torch.ones(2, 3)).shape == (2, 3)
 
 
 def test_the_graph_outlives_the_pass_and_the_model_changes_in_between() -> None:
@@ -135,6 +146,19 @@ def test_the_flag_of_hugging_face(reentrant: bool, propagate: str) -> None:
         assert (got is None) == (value is None)
         if value is not None:
             torch.testing.assert_close(got, value, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("propagate", DRAWN)
+def test_a_module_in_two_positions_keeps_its_parameters(propagate: str) -> None:
+    """Before, torch left the draw in the module: the means of such a model walked at random from pass to pass."""
+    part = nn.Linear(3, 3)
+    parameter, before = part.weight, part.weight.clone()
+    bnn = lb.Bayesian(nn.Sequential(part, nn.Tanh(), part, nn.ModuleList([part])[0]), propagate=propagate)
+    for _ in range(3):
+        bnn(torch.ones(2, 3)).sum().backward()
+    lb.predict(bnn, torch.ones(2, 3), samples=3)
+    assert part.weight is parameter
+    assert torch.equal(part.weight, before)
 
 
 # Threads --------------------------------------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def call_with(model: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, 
     tensor([[2.]])
     """
     if torch.compiler.is_compiling():
-        return _replaced(model, model, tensors, args, kwargs)
+        return functional_call(model, dict(tensors), args, dict(kwargs))
     if tensors and torch.is_grad_enabled():
         _watch_checkpoints()
     with exclusive(model):
@@ -132,11 +132,29 @@ def _replaced(
     model: nn.Module, called: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     try:
-        return functional_call(called, dict(tensors), args, dict(kwargs))
+        placed = _placed(called, tensors)
+        return functional_call(called, placed, args, dict(kwargs), tie_weights=False)
     finally:
         for module in model.modules():
             if isinstance(module, nn.RNNBase):  # it caches its weights and would keep the replacements alive
                 module._init_flat_weights()
+
+
+def _placed(called: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors by all names of the parameters whose place they take, one name for each place.
+
+    A parameter that is tied has several places. A module that is a part of another in two positions has two names for
+    each of its places; torch, if it gets both, leaves the replacement in the module after the call.
+    """
+    own: dict[str, Any] = dict(called.named_parameters(remove_duplicate=False))
+    own |= dict(called.named_buffers(remove_duplicate=False))
+    wanted = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
+    placed = {name: tensor for name, tensor in tensors.items() if name not in own}
+    for path, module in called.named_modules():
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            if value is not None and id(value) in wanted:
+                placed[f"{path}.{name}" if path else name] = wanted[id(value)]
+    return placed
 
 
 class _Part(nn.Module):
@@ -154,7 +172,7 @@ class _Part(nn.Module):
 def _again(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function as it must run when a checkpoint is computed again: inside the passes of now."""
     running = tuple(one for one in _RUNNING.get() if one.tensors)
-    if not running:
+    if not running or not torch.is_grad_enabled():
         return function
     tensors = [tensor for one in running for tensor in one.tensors.values()]
     strange = next((t for t in tensors if not getattr(t, "recomputable", isinstance(t, Tensor))), None)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import leanbayes as lb
 from tests.likelihood.cases import entropy, from_draws, normal
@@ -67,3 +68,57 @@ def test_equal_draws_leave_no_epistemic_uncertainty() -> None:
     found = from_draws(lb.Categorical(), [normal(20, 4)] * 7)
     assert (found.epistemic >= 0).all()
     torch.testing.assert_close(found.epistemic, torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+class TestClassAxis:
+    """Before, `predict` took the softmax of (N, T, V) logits over T, the tokens, without a word."""
+
+    @pytest.fixture
+    def logits(self):
+        return torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+
+    def test_three_axes_must_be_stated(self, logits):
+        model = lb.Bayesian(nn.Linear(4, 3))
+        x = torch.randn(2, 5, 4)
+        for by in ("sample", "moments"):
+            with pytest.raises(lb.errors.ShapeMismatch, match=r"class_axis=-1"):
+                lb.predict(model, x, by=by, samples=2)
+            found = lb.predict(model, x, likelihood=lb.Categorical(class_axis=-1), by=by, samples=4)
+            assert found.mean.shape == (2, 3, 5)
+            assert found.total.shape == (2, 5)
+            torch.testing.assert_close(found.mean.sum(1), torch.ones(2, 5))
+        assert lb.Categorical(class_axis=1).predictive(logits).sum(1).allclose(torch.ones(2, 3))
+
+    def test_images_need_nothing(self):
+        assert lb.Categorical().predictive(torch.randn(2, 3, 4, 5)).sum(1).allclose(torch.ones(2, 4, 5))
+
+    def test_targets_tell_the_axis(self, logits):
+        tokens, pixels = torch.randint(0, 3, (2, 5)), torch.randint(0, 5, (2, 3))
+        nll = lb.Categorical().nll(logits, tokens)
+        torch.testing.assert_close(
+            nll, nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten(), reduction="sum")
+        )
+        torch.testing.assert_close(nll, lb.Categorical(class_axis=-1).nll(logits, tokens))
+        torch.testing.assert_close(
+            lb.Categorical().nll(logits, pixels), nn.functional.cross_entropy(logits, pixels, reduction="sum")
+        )
+        with pytest.raises(lb.errors.ShapeMismatch, match="must be stated"):
+            lb.Categorical().nll(torch.zeros(2, 3, 3), torch.zeros(2, 3, dtype=torch.long))
+
+    def test_the_moments_of_a_language_model_are_those_of_draws(self):
+        """Each class has noise of its own, also where the classes are the last axis."""
+        torch.manual_seed(0)
+        model = lb.Bayesian(nn.Linear(4, 3).double(), posterior=lb.posteriors.Normal(0.5))
+        x = torch.randn(2, 5, 4, dtype=torch.float64)
+        options = {"likelihood": lb.Categorical(class_axis=-1), "generator": torch.Generator().manual_seed(1)}
+        drawn = lb.predict(model, x, samples=4000, keep_samples=True, **options)
+        passed = lb.predict(model, x, by="moments", samples=512, **options)
+        error = drawn.samples.std(0) / 4000**0.5
+        assert ((drawn.mean - passed.mean).abs() < 5 * error + 0.005).all()
+
+    @pytest.mark.parametrize("axis", [0, 1.5, "last"])
+    def test_an_axis_that_is_none(self, axis):
+        with pytest.raises(lb.errors.InputError, match="class_axis"):
+            lb.Categorical(class_axis=axis)
+        with pytest.raises(lb.errors.ShapeMismatch, match="class_axis is 4"):
+            lb.Categorical(class_axis=4).predictive(torch.zeros(2, 3))

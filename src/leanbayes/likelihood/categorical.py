@@ -1,6 +1,7 @@
 """The likelihood of classes: one class of several, for an image or for each pixel."""
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import torch
@@ -16,9 +17,15 @@ __all__ = ["Categorical"]
 class Categorical(Likelihood):
     """One class of C, for an image or for each pixel: outputs (N, C, ...) are logits, targets (N, ...) class indices.
 
+    The classes lie along axis 1 of logits with two axes, and of those with four or more, (N, C, H, W), as everywhere in
+    torch. Logits with three axes may be (N, C, L) or, as those of language models, (N, T, V). If the targets are known,
+    and only one of the two fits them, that one is meant. Otherwise ``class_axis`` must say it; nothing is guessed.
+    The classes of a prediction always lie along axis 1.
+
     Args:
         class_weights: C factors on the log-likelihood; Abboud et al. 2024 use them to weigh rare classes.
         ignore_index: targets with this value, such as void pixels, do not count.
+        class_axis: the axis of the classes in the logits, such as 1 or −1; None for the rule above.
 
     >>> Categorical().nll(torch.zeros(2, 4), torch.tensor([0, 3])) / math.log(4)
     tensor(2.)
@@ -28,8 +35,13 @@ class Categorical(Likelihood):
     usual_for: ClassVar[tuple[str, ...]] = ("classes", "pixels")
     class_weights: Tensor | None
 
-    def __init__(self, class_weights: Tensor | None = None, ignore_index: int = -100) -> None:
+    def __init__(
+        self, class_weights: Tensor | None = None, ignore_index: int = -100, *, class_axis: int | None = None
+    ) -> None:
         super().__init__()
+        if class_axis is not None and (not isinstance(class_axis, int) or class_axis == 0):
+            raise InputError(f"class_axis must be an axis other than 0, which holds the examples, got {class_axis!r}")
+        self.class_axis = class_axis
         if class_weights is not None and not isinstance(class_weights, Tensor):
             raise InputError(f"class_weights must be a tensor, got {class_weights!r}; give torch.tensor(...)")
         if class_weights is not None and not (torch.isfinite(class_weights).all() and (class_weights >= 0).all()):
@@ -44,6 +56,7 @@ class Categorical(Likelihood):
 
     def nll(self, output: Any, target: Tensor) -> Tensor:
         """Return the cross-entropy, summed over examples and pixels."""
+        output = self._classes_second(output, target)
         self._check(output, target)
         logits, label, classes = wide(output), target.long(), output.shape[1]
         weight = None if self.class_weights is None else self.class_weights.to(logits.dtype)
@@ -56,7 +69,7 @@ class Categorical(Likelihood):
 
     def weighed(self, class_weights: Tensor) -> "Categorical":
         """Return the same likelihood with these factors on the classes."""
-        return Categorical(class_weights, self.ignore_index)
+        return Categorical(class_weights, self.ignore_index, class_axis=self.class_axis)
 
     def balanced_weights(self, targets: Tensor, classes: int) -> Tensor:
         """Return n / (C n_c) for each of C classes, of which class c occurs n_c times among n targets.
@@ -69,9 +82,7 @@ class Categorical(Likelihood):
 
     def statistics(self, output: Any, centre: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return the C probabilities and the entropy of this draw."""
-        if not isinstance(output, Tensor) or output.dim() < 2:
-            raise ShapeMismatch(f"Categorical needs logits of shape (N, classes, ...), got {shape_of(output)}")
-        log_p = F.log_softmax(wide(output), dim=1)
+        log_p = F.log_softmax(wide(self._classes_second(output)), dim=1)
         p = log_p.exp()
         return torch.cat([p, -(p * log_p).sum(1, keepdim=True)], dim=1)
 
@@ -87,7 +98,7 @@ class Categorical(Likelihood):
 
     def predictive(self, output: Any) -> Tensor:
         """Return the softmax of the logits."""
-        return torch.softmax(output, 1)
+        return torch.softmax(self._classes_second(output), 1)
 
     def nats(self, uncertainty: Uncertainty) -> Tensor:
         """Return the total uncertainty, which is an entropy in nats."""
@@ -112,7 +123,8 @@ class Categorical(Likelihood):
 
     def logit_rows(self, output: Tensor) -> Tensor:
         """Return the logits as rows of C."""
-        return output.movedim(1, -1).reshape(-1, output.shape[1])
+        logits = self._classes_second(output)
+        return logits.movedim(1, -1).reshape(-1, logits.shape[1])
 
     def mixture_nll(self, rows: Tensor, targets: Tensor) -> Tensor:
         """Return −log of the mean over draws of the probability of the true class."""
@@ -148,6 +160,38 @@ class Categorical(Likelihood):
             f"the network has {classes} outputs, so targets must lie between 0 and {classes - 1} (or be the ignored "
             f"{self.ignore_index}), and they lie between {low} and {high}; {advice}"
         )
+
+    def spread_outputs(self, mean: Any, variance: Any, points: int) -> Iterator[Any]:
+        """Yield evenly spread logits; all positions of an example share their noise, and the classes do not."""
+        axis = self._axis(mean) if mean.dim() > 2 else 1
+        for output in super().spread_outputs(mean.movedim(axis, 1), variance.movedim(axis, 1), points):
+            yield output.movedim(1, axis)
+
+    def _axis(self, output: Any, target: Tensor | None = None) -> int:
+        """Return the axis of the classes; raise if it is not known."""
+        if not isinstance(output, Tensor) or output.dim() < 2:
+            raise ShapeMismatch(f"Categorical needs logits of shape (N, classes, ...), got {shape_of(output)}")
+        shape = tuple(output.shape)
+        if self.class_axis is not None:
+            if not -output.dim() < self.class_axis < output.dim():
+                raise ShapeMismatch(f"class_axis is {self.class_axis}, but the logits have shape {shape}")
+            return self.class_axis % output.dim()
+        if output.dim() != 3:
+            return 1
+        fits = [axis for axis in (1, 2) if target is not None and target.shape == (shape[0], shape[3 - axis])]
+        if len(fits) == 1:
+            return fits[0]
+        if target is not None and not fits:
+            return 1  # which an error about the targets explains
+        raise ShapeMismatch(
+            f"logits of shape {shape} may have their classes along axis 1 or along axis 2, and one of them must be "
+            "stated: Categorical(class_axis=1), or Categorical(class_axis=-1) for the logits of a language model"
+        )
+
+    def _classes_second(self, output: Any, target: Tensor | None = None) -> Tensor:
+        axis = self._axis(output, target)
+        result: Tensor = output.movedim(axis, 1)
+        return result
 
     def _check(self, output: Any, target: Tensor) -> None:
         if not isinstance(output, Tensor) or output.dim() < 2:

@@ -79,7 +79,9 @@ class CovarianceTensor(Tensor):
     @staticmethod
     def independent(expected: Tensor, variance: Tensor, setting: Setting) -> "CovarianceTensor":
         """Make a tensor of uncorrelated numbers, such as an input with sensor noise."""
-        return CovarianceTensor.of(expected, variance.reshape(len(expected), -1, 1, 1), setting)
+        return CovarianceTensor.of(
+            expected, variance.reshape(len(expected), math.prod(expected.shape[1:]), 1, 1), setting
+        )
 
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "CovarianceTensor":
         """Return the sparse weight whose stored entries this tensor holds."""
