@@ -26,7 +26,7 @@ class Dying(TensorDataset):
         return super().__getitem__(index)
 
 
-def train(folder: Path, left: int = 10**9) -> dict[str, Tensor]:
+def train(folder: Path, left: int = 10**9, addition: str = "draw") -> dict[str, Tensor]:
     """Six batches an epoch, three epochs; weights move after every second step up to the sixteenth."""
     torch.manual_seed(0)
     x = torch.randn(48, 5)
@@ -40,7 +40,7 @@ def train(folder: Path, left: int = 10**9) -> dict[str, Tensor]:
         likelihood=lb.Categorical(),
         epochs=3,
         optimizer=lb.Optimization(lr=1e-2),
-        rewire=lb.Rewire(every=2, stop=0.95),
+        rewire=lb.Rewire(every=2, stop=0.95, addition=addition, draws=3),
         checkpoint=lb.Checkpointing(folder / "checkpoints", every=1),
     )
     return {name: value.detach().clone() for name, value in bnn.state_dict().items()}
@@ -50,9 +50,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--left", type=int, default=10**9)
+    parser.add_argument("--addition", default="draw")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    end = train(options.folder, options.left)
+    end = train(options.folder, options.left, options.addition)
     save_file(end, options.folder / f"end{os.environ.get('RANK', '')}")
 
 

@@ -584,12 +584,14 @@ def test_a_killed_process_ends_where_a_whole_one_does(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_two_processes_move_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("addition", ["draw", "draws"])
+def test_two_processes_move_the_same_weights(tmp_path: Path, addition: str) -> None:
     from safetensors.torch import load_file
 
     launch = "accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1"
     launch += " --mixed_precision no --dynamo_backend no"
     command = [sys.executable, "-m", *launch.split(), str(SCRIPT), "--folder", str(tmp_path)]
+    command += ["--addition", addition]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
