@@ -26,7 +26,7 @@ def test_a_promise_is_held_by_tests_that_exist(row: list[str]) -> None:
         short, _, function = name.partition("::")
         assert file.resolve() == ROOT / "tests" / short
         text = file.read_text()
-        assert re.search(rf"^def {function or 'test_'}", text, re.MULTILINE), f"{path} has no {function}"
+        assert re.search(rf"^ *def {function or 'test_'}", text, re.MULTILINE), f"{path} has no {function}"
 
 
 def test_the_page_is_linked() -> None:
