@@ -34,6 +34,7 @@ test-slow: $(INSTALLED) ## the long scientific runs
 	@$(VENV)/bin/pytest -m slow
 
 test-crash: $(INSTALLED) ## many kills and a failure at each write; the last line of each harness has counts and seed
+	@$(VENV)/bin/python -m tests.crash.fit_kills --kills 70 --seed 17
 	@$(VENV)/bin/python -m tests.crash.command_kills --kills 60 --seed 0
 
 bench: $(INSTALLED) ## measure, and write docs/results

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def train_and_measure(
     flops = relative_flops(recipe)
     if flops is not None:
         metrics["flops"] = flops
-    return {"metrics": metrics, "seconds": {"train": trained.seconds, "predict": seconds}}, trained
+    scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
+    return {"metrics": metrics, "seconds": {"train": trained.seconds, "predict": seconds}, "scales": scales}, trained
 
 
 def measure_test(trained: Trained, size: Size, task: Task, seed: int) -> dict[str, float]:

@@ -45,6 +45,13 @@ def test_a_run_is_read_again(tmp_path: Path) -> None:
     assert json.loads(json.dumps(again.write_results())) == json.loads((tmp_path / "results.json").read_text())
 
 
+def test_the_movement_of_the_scales_is_on_record(tmp_path: Path) -> None:
+    moved = {"vi": {"start": [0.05] * 5, "end": [0.1, 0.2, 0.3, 0.4, 0.5], "moved": 0.7, "steps": 40}}
+    record(tmp_path).add("vi", NAMES["vi"], 0, Judgement({"nll": 0.5}, {}, {}, moved), [])
+    (method,) = record(tmp_path).results()["methods"]
+    assert method["runs"][0]["scales"] == moved
+
+
 def test_a_run_without_its_model_is_not_complete(tmp_path: Path) -> None:
     """A comparison that was killed before it saved a model never made up for it."""
     runs = record(tmp_path)

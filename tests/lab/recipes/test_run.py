@@ -24,6 +24,17 @@ def test_a_start_that_two_recipes_share_is_trained_once_and_charged_twice() -> N
     assert stages == ["plain"] * 4 + ["vi"] * 4 + ["layers"] * 4
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_scales_are_trained_under_every_optimizer_and_their_movement_is_kept(optimizer: str) -> None:
+    """Recipes with SGD trained no scale, and the records did not tell."""
+    run = Run(replace(BUDGET, optimizer=optimizer, lr=1e-2))
+    trained = prepare(parse("vi"), tasks.classes(), run)
+    assert list(trained.scales) == ["vi"]
+    assert trained.scales["vi"].moved > 0.01
+    assert len(trained.scales["vi"].start) == len(trained.scales["vi"].end) == 5
+    assert not prepare(parse("deterministic"), tasks.classes(), Run(BUDGET)).scales
+
+
 def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
     task = tasks.classes()
     for spec in ("deterministic", "dropout", "vi", "vdp", "partial:pretrain=0.25", "layers:pretrain=0", "swag:draws=2"):

@@ -26,11 +26,13 @@ class Judgement:
         metrics: the quality on the test set, by the full names of the metrics.
         cost: memory, time and arithmetic, by name.
         arrays: what the figures of the report draw; empty unless they were asked for.
+        scales: for each stage of the training, the quantiles of σ at its start and end and how far σ moved.
     """
 
     metrics: dict[str, float]
     cost: dict[str, Any]
     arrays: dict[str, Tensor] = field(default_factory=dict)
+    scales: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def judge(
@@ -79,7 +81,8 @@ def judge(
     cost = _cost(recipe, trained, task, run) | {"train_seconds": trained.seconds, "predict_seconds": seconds}
     arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
     run.tell("evaluate", steps, steps)
-    return Judgement(evaluation.metrics, cost, arrays)
+    scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
+    return Judgement(evaluation.metrics, cost, arrays, scales)
 
 
 def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:

@@ -88,9 +88,8 @@ class Record:
         """Keep a run that is complete, with its arrays if there are any."""
         if judgement.arrays:
             self._write_arrays(name, judgement.arrays)
-        self._write_run(
-            name, recipe, seed, {"metrics": judgement.metrics, "cost": judgement.cost, "layers": layers, "error": None}
-        )
+        measured = {"metrics": judgement.metrics, "cost": judgement.cost, "scales": judgement.scales}
+        self._write_run(name, recipe, seed, measured | {"layers": layers, "error": None})
 
     def fail(self, name: str, recipe: Recipe, seed: int, error: Exception) -> None:
         """Keep why a run failed, in one line."""
@@ -115,7 +114,8 @@ class Record:
             if run["error"] is not None:
                 row["error"] = run["error"]
                 continue
-            row["runs"].append({key: run[key] for key in ("seed", "metrics", "cost")})
+            kept = {key: run[key] for key in ("seed", "metrics", "cost")}
+            row["runs"].append(kept | {"scales": run.get("scales", {})})  # runs of version 0.1 have none
             row["layers"] = row["layers"] or run["layers"]
         metrics = sorted({metric for row in methods.values() for run in row["runs"] for metric in run["metrics"]})
         results = self.header | {

@@ -2,7 +2,8 @@
 
 import copy
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torch import nn
@@ -12,6 +13,7 @@ from leanbayes.lab.recipes.options import option
 from leanbayes.lab.recipes.relative import RelativeCost
 from leanbayes.lab.recipes.run import Run
 from leanbayes.likelihood import Likelihood
+from leanbayes.train import Scales
 
 __all__ = ["OnTop", "Recipe", "Run", "Trained", "option", "prepare"]
 
@@ -52,11 +54,13 @@ class Trained:
         predictor: the predictor, in evaluation mode.
         likelihood: what its outputs mean; the training may have learnt a noise for it.
         seconds: how long the training took.
+        scales: how the scales of the random weights moved, by stage. It is empty where no scale was trained.
     """
 
     predictor: nn.Module
     likelihood: Likelihood
     seconds: float
+    scales: Mapping[str, Scales] = field(default_factory=dict)
 
 
 def prepare(recipe: Recipe, task: Task, run: Run) -> Trained:
@@ -72,4 +76,4 @@ def prepare(recipe: Recipe, task: Task, run: Run) -> Trained:
     """
     task = replace(task, likelihood=copy.deepcopy(task.likelihood))
     predictor = recipe.train(task, run)
-    return Trained(predictor.eval(), task.likelihood, run.seconds)
+    return Trained(predictor.eval(), task.likelihood, run.seconds, dict(run.scales))

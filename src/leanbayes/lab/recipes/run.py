@@ -15,7 +15,7 @@ from leanbayes._calls import split_batch
 from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.budget import Budget
-from leanbayes.train import Epoch, Optimization, fit
+from leanbayes.train import Epoch, Optimization, Scales, fit
 
 __all__ = ["Run", "Tracked", "Watcher"]
 
@@ -35,6 +35,7 @@ class Run:
         nets: the plain networks trained so far, by seed and epochs. Several runs may share this dictionary: recipes
             that start from the same plain network then train it once, and each of them is charged its time.
         seconds: how long the training has taken so far.
+        scales: how the scales of the random weights moved, by stage.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -43,6 +44,7 @@ class Run:
     watch: Watcher | None = None
     nets: dict[tuple[int, int], tuple[dict[str, torch.Tensor], float]] = field(default_factory=dict)
     seconds: float = 0.0
+    scales: dict[str, Scales] = field(default_factory=dict)
 
     def new_model(self, task: Task, seed: int | None = None) -> nn.Module:
         """Make an untrained network from a seed, and leave torch's random state as it was."""
@@ -124,6 +126,8 @@ class Run:
         batches = self.loader(task.train, shuffle=True)
         history = fit(model, batches, epochs=epochs, callbacks=callbacks, **settings)
         self.seconds += sum(epoch.seconds for epoch in history.epochs)  # with the epochs before a kill
+        if history.scales is not None:
+            self.scales[stage] = history.scales
 
     def plain(self, task: Task, epochs: int) -> nn.Module:
         """Return a network of this run's seed that was trained without randomness; train it if nobody has."""
