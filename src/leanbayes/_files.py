@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from safetensors import SafetensorError
@@ -28,7 +29,16 @@ from torch import Tensor
 
 from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
-__all__ = ["checksum", "read_header", "read_tensors", "sweep", "write_bytes", "write_tensors", "write_text"]
+__all__ = [
+    "checksum",
+    "read_header",
+    "read_tensors",
+    "sweep",
+    "tensor_checksum",
+    "write_bytes",
+    "write_tensors",
+    "write_text",
+]
 
 _KEY = "leanbayes"
 _CHECKSUMS = "leanbayes.checksums"
@@ -55,7 +65,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
     refusal = _too_much(text, len(tensors))
     if refusal is not None:
         raise FileError(f"cannot save to {path}: {refusal}, and no file could be read back")
-    sums = {"header": checksum(text.encode()), "tensors": {name: _tensor_sum(value) for name, value in tensors.items()}}
+    sums = {
+        "header": checksum(text.encode()),
+        "tensors": {name: tensor_checksum(value) for name, value in tensors.items()},
+    }
     metadata = {_KEY: text, _CHECKSUMS: json.dumps(sums)}
     _write(path, lambda temporary: save_file(dict(tensors), temporary, metadata=metadata))
 
@@ -151,9 +164,9 @@ def _lives(process: int) -> bool:
     return True
 
 
-def _tensor_sum(tensor: Tensor) -> str:
-    """Return the digest of a tensor's numbers, with its type and shape."""
-    numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+def tensor_checksum(tensor: Tensor) -> str:
+    """Return the digest of a tensor's numbers, with its type and shape. A file lies on the host, and so do its sums."""
+    numbers = np.asarray(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8))
     digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=8)
     digest.update(numbers.data)
     return digest.hexdigest()
@@ -217,7 +230,9 @@ def _read(path: Path, kind: str, newest: int, tensors: bool) -> tuple[dict[str, 
             raise TruncatedFile(f"{path} is cut short or damaged; copy it again ({error})") from error
         raise ForeignFile(f"{path} is no safetensors file, so leanbayes did not write it ({error})") from error
     if sums is not None and tensors:
-        damaged = sorted({*values} ^ {*sums}) or [name for name in values if _tensor_sum(values[name]) != sums[name]]
+        damaged = sorted({*values} ^ {*sums}) or [
+            name for name in values if tensor_checksum(values[name]) != sums[name]
+        ]
         if damaged:
             raise TruncatedFile(f"{path} is damaged: the checksum of {damaged[0]!r} does not fit; copy it again")
     return header, values

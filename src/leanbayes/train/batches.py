@@ -30,7 +30,7 @@ from torch.utils.data import (
 )
 
 from leanbayes._calls import batch_size, map_tensors, split_batch
-from leanbayes._files import checksum
+from leanbayes._files import checksum, tensor_checksum
 from leanbayes.errors import InputError
 from leanbayes.train.fingerprint import described
 from leanbayes.train.random_states import RandomStates, seed_all
@@ -208,7 +208,7 @@ def batch_checksum(batch: Any) -> dict[str, Any]:
 
     def add(leaf: Tensor) -> None:
         shapes.append(list(leaf.shape))
-        sums.append(checksum(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data))
+        sums.append(tensor_checksum(leaf))
 
     map_tensors(add, batch)
     return {"shapes": shapes, "checksum": checksum(" ".join(sums).encode())}

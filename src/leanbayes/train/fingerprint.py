@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset
 
-from leanbayes._files import checksum
+from leanbayes._files import checksum, tensor_checksum
 from leanbayes.bayesian import Bayesian
 from leanbayes.objective import Schedule
 from leanbayes.subspace import scatters
@@ -222,13 +222,12 @@ def _attributes(value: Any, depth: int) -> dict[str, Any]:
 def _numbers(values: Tensor) -> Any:
     if values.numel() <= _FEW:
         return described(values.detach().tolist())
-    data = values.detach().cpu().contiguous()
-    return {"shape": list(data.shape), "checksum": checksum(data.reshape(-1).view(torch.uint8).numpy().data)}
+    return {"shape": list(values.shape), "checksum": tensor_checksum(values)}
 
 
 def _positions(index: Tensor, moving: bool = False) -> Any:
     positions = {"number": index.numel()}
-    return positions if moving else positions | {"checksum": checksum(index.long().cpu().numpy().data)}
+    return positions if moving else positions | {"checksum": tensor_checksum(index.long())}
 
 
 def _shortened(values: list[Any]) -> Any:
