@@ -305,6 +305,7 @@ class Harness:
                 self.report.kills += 1
             else:
                 self.report.too_late += 1
+                self.seconds *= 0.8  # the machine is quicker than it was in the undisturbed run
         elif disturbance.fail_at is not None:
             self.report.failures += 1
         else:
@@ -330,11 +331,15 @@ def kill_and_fail(
     with tempfile.TemporaryDirectory() as top:
         for place, name in enumerate(names):
             harness = Harness(name, Path(top), report)
-            left = share = len(range(place, kills, len(names)))
-            while left:
-                count = 2 if left > 1 and chance.random() < 0.3 else 1  # a second kill meets the run that continues
+            share = len(range(place, kills, len(names)))
+            wanted = report.kills + share
+            for _ in range(3 * share):  # some kills come too late
+                if report.kills >= wanted:
+                    break
+                count = (
+                    2 if report.kills + 1 < wanted and chance.random() < 0.3 else 1
+                )  # the second meets a resumed run
                 harness.disturb(*(_kill(chance, harness) for _ in range(count)))
-                left -= count
             numbers = list(range(1, harness.changes + 1))
             if failures is not None:
                 numbers = sorted(chance.sample(numbers, min(len(numbers), -(-failures // len(names)))))

@@ -30,7 +30,7 @@ def test_kills_and_failing_writes_lose_nothing() -> None:
         "--kills", "3", "--failures", "3", "--short-writes", "0", "--commands", "train", "compare", "tune"
     )
     assert report["errors"] == []
-    assert report["failures"] == 3
+    assert report["kills"] == report["failures"] == 3
 
 
 @pytest.mark.slow
