@@ -346,7 +346,8 @@ def kill_and_fail(
             for number in numbers:
                 harness.disturb(Disturbance(fail_at=number, error=chance.choice((errno.ENOSPC, errno.EIO))))
             for _ in range(share if short_writes is None else -(-short_writes // len(names))):
-                harness.disturb(Disturbance(largest=int(harness.largest ** chance.random())))
+                # the limit holds for what the command prints, too, which must stay readable
+                harness.disturb(Disturbance(largest=max(1024, int(harness.largest ** chance.random()))))
             _say(report, name)
     return report
 
