@@ -9,8 +9,8 @@ LIBRARY = TESTS.parent / "src" / "leanbayes"
 PAPERS = TESTS.parent / "papers" / "src" / "leanbayes_papers"
 
 WHOLE_PRODUCT = {
-    "architecture", "breadth", "citations", "examples", "guarantees", "layout", "minimal_environment", "oracles",
-    "plugin", "truth", "version_0_1",
+    "architecture", "breadth", "citations", "documentation", "examples", "guarantees", "layout", "minimal_environment",
+    "oracles", "plugin", "truth", "version_0_1",
 }  # fmt: skip
 """Tests at the top of ``tests`` that are about the product as a whole."""
 

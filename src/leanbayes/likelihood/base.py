@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import map_tensors
+from leanbayes._calls import map_pairs, map_tensors
 from leanbayes._catalogue import Catalogue
 from leanbayes._ops.safe_sqrt import draw_normal
 from leanbayes.errors import InputError, ShapeMismatch
@@ -155,7 +155,7 @@ class Likelihood(nn.Module, ABC):
             def shifted(m: Tensor, v: Tensor, parts: Iterator[Tensor] = parts) -> Tensor:
                 return m + v.clamp_min(0).sqrt() * next(parts).to(m).view(-1, *[1] * (m.dim() - 2))
 
-            yield combine(shifted, mean, variance)
+            yield map_pairs(shifted, mean, variance)
 
     def kind(self, targets: Tensor) -> str:  # noqa: ARG002
         """Return the kind of data that a batch of such targets is, which decides the metrics and the figures.
@@ -292,15 +292,7 @@ def usual_likelihood(kind: str, ignore_index: int | None = None) -> Likelihood:
 
 def draw_outputs(mean: Any, variance: Any, generator: torch.Generator | None = None) -> Any:
     """Draw independent Gaussian outputs once; gradients reach the mean and the variance."""
-    return combine(lambda m, v: draw_normal(m, v, generator), mean, variance)
-
-
-def combine(function: Callable[[Tensor, Tensor], Tensor], mean: Any, variance: Any) -> Any:
-    """Apply ``function`` to each tensor of ``mean`` and the tensor in its position of ``variance``."""
-    variances: list[Tensor] = []
-    map_tensors(variances.append, variance)
-    remaining = iter(variances)
-    return map_tensors(lambda leaf: function(leaf, next(remaining)), mean)
+    return map_pairs(lambda m, v: draw_normal(m, v, generator), mean, variance)
 
 
 def wide(output: Tensor) -> Tensor:

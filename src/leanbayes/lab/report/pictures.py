@@ -30,16 +30,17 @@ def picture(image: Numbers) -> Pixels:
 
 
 def overlay(image: Numbers, truth: Numbers, predicted: Numbers, strength: float = 0.7) -> Pixels:
-    """Paint the foreground (classes above 0) over the picture: found green, invented blue, missed orange.
+    """Paint the true and the predicted foreground (classes above 0) over the picture.
 
-    A foreground pixel for which another foreground class is predicted counts as missed.
+    Correct pixels are green, invented ones blue, and missed ones orange. A foreground pixel for which another
+    foreground class is predicted counts as missed.
     """
     base = picture(image).astype(np.float64)
     base = np.repeat(base.mean(-1, keepdims=True), 3, axis=-1)  # only the verdict has colour
-    found = (truth > 0) & (predicted == truth)
+    correct = (truth > 0) & (predicted == truth)
     missed = (truth > 0) & (predicted != truth)
     invented = (truth == 0) & (predicted > 0)
-    for mask, colour in ((found, TRUE_POSITIVE), (invented, FALSE_POSITIVE), (missed, FALSE_NEGATIVE)):
+    for mask, colour in ((correct, TRUE_POSITIVE), (invented, FALSE_POSITIVE), (missed, FALSE_NEGATIVE)):
         paint = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
         base[mask] = (1 - strength) * base[mask] + strength * paint
     return base.round().astype(np.uint8)

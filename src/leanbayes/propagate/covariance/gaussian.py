@@ -40,9 +40,9 @@ class Rectified(torch.autograd.Function):
             total = torch.zeros_like(pairs.rho)
             for sine, _, density, weight in pairs.nodes():
                 total.addcmul_(pairs.rho - sine, density, value=weight)
-            found = total.mul_(pairs.angle).addcmul_(pairs.rho, pairs.both).mul_(pairs.sigma).mul_(pairs.other_sigma)
-            out[which, rows, columns] = found
-            out[which, columns, rows] = found.mT
+            tile = total.mul_(pairs.angle).addcmul_(pairs.rho, pairs.both).mul_(pairs.sigma).mul_(pairs.other_sigma)
+            out[which, rows, columns] = tile
+            out[which, columns, rows] = tile.mT
         out.diagonal(dim1=-2, dim2=-1).copy_(variance)
         return out
 
@@ -137,8 +137,8 @@ def _tiles(rho: Tensor) -> Iterator[tuple[slice, slice, slice]]:
 
 def inverse_deviation(variance: Tensor) -> Tensor:
     """Compute 1/σ, and 0 where the variance is 0."""
-    some = variance > torch.finfo(variance.dtype).tiny ** 0.5
-    inverse: Tensor = torch.where(some, variance, 1).rsqrt() * some
+    positive = variance > torch.finfo(variance.dtype).tiny ** 0.5
+    inverse: Tensor = torch.where(positive, variance, 1).rsqrt() * positive
     return inverse
 
 
@@ -148,14 +148,14 @@ def hermite_coefficients(
     """Compute E f(z) - f(mean), Var f(z) and a_k = E[f(z) He_k(ξ)] for k ≥ 1, where z = mean + σξ, by quadrature."""
     centre = function(mean)
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    found = [torch.zeros_like(mean) for _ in range(terms)]
+    coefficients = [torch.zeros_like(mean) for _ in range(terms)]
     for node, weight in zip(*hermite_nodes(), strict=True):
         away = function(mean + node * deviation) - centre
         first, second = first + weight * away, second + weight * away.square()
         for k in range(terms):
             he = float(np.polynomial.hermite_e.hermeval(node, [0.0] * (k + 1) + [1.0]))
-            found[k] = found[k] + weight * he * away
-    return first, (second - first.square()).clamp_min(0), found
+            coefficients[k] = coefficients[k] + weight * he * away
+    return first, (second - first.square()).clamp_min(0), coefficients
 
 
 def series(rho: Tensor, coefficients: list[Tensor]) -> Tensor:

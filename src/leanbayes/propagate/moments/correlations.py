@@ -36,15 +36,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from leanbayes._ops.low_rank import bounded, for_linear_algebra, map_covariance, quotient, root, rows_times
+from leanbayes._ops.low_rank import bounded, map_covariance, quotient, root, rows_times
+from leanbayes._ops.positions import (
+    factors_together,
+    folded,
+    fraction_of,
+    nearby_fraction,
+    neighbour_products,
+    pool_factor,
+    pooled,
+    position_axes,
+    ratio_along,
+    sampled_rows,
+    without_copies,
+)
 from leanbayes._ops.safe_sqrt import SafeSqrt
 
 if TYPE_CHECKING:
     from leanbayes.propagate.moments.tensor import Setting
 
-__all__ = ["INDEPENDENT", "Averages", "Correlations", "LinearMap", "Noise", "Term", "folded"]
-
-_ROWS = 8  # of positions, from which statistics are taken if there are more
+__all__ = ["INDEPENDENT", "Averages", "Correlations", "LinearMap", "Noise", "Term"]
 
 Covariance = Callable[[Callable[[Tensor], Tensor]], Tensor]
 """Gives Cov(z, f(z)) at the positions that its argument picks from a tensor."""
@@ -70,7 +81,7 @@ class Noise(NamedTuple):
         """Return the mean variance over the positions, which are the axes where ``like`` has length 1."""
         if self.averages is not None and self.averages.variance.shape == like.shape[like.dim() - self.variance.dim() :]:
             return self.averages.variance
-        return _pooled(self.variance, like)
+        return pooled(self.variance, like)
 
 
 class LinearMap(NamedTuple):
@@ -167,8 +178,8 @@ class Correlations:
         if like is None or rank == 0:
             return self.positions_alone()
         level, level_after = before.level(like), after.level(like)
-        sampled = covariance(lambda value: _sampled_rows(value, _axes_of_length_1(value, like)))
-        slope = quotient(_pooled(sampled, like), level)
+        sampled = covariance(lambda value: sampled_rows(value, position_axes(value, like)))
+        slope = quotient(pooled(sampled, like), level)
         positions = self.positions
         if positions is not None:
             positions = positions * quotient(slope.square() * level, level_after).clamp_max(1)
@@ -179,7 +190,7 @@ class Correlations:
         if self.units is None:
             return self
         if isinstance(factor, Tensor):
-            factor = _fitted(factor, before.variance, self.units)
+            factor = pool_factor(factor, before.variance, self.units)
         units = self._scaled_units(factor, before.level(self.units), after.level(self.units))
         return replace(self, units=units)
 
@@ -211,9 +222,9 @@ class Correlations:
         loadings = None if self.units is None else [move(factor) for factor in self.units]
         first = fraction if loadings is None else loadings[0]
         if first is None or isinstance(first, Tensor):
-            return _shortened_correlations(fraction, loadings)
+            return _from_views(fraction, loadings)
         return [
-            _shortened_correlations(
+            _from_views(
                 None if fraction is None else fraction[i],
                 None if loadings is None else [factor[i] for factor in loadings],
             )
@@ -271,7 +282,7 @@ class Correlations:
             return Correlations(fraction)
         known = [correlations.neighbours for _, correlations in parts if correlations.neighbours is not None]
         whole = len(known) == len(sizes) and all(near.shape[dim] == n for near, n in zip(known, sizes, strict=True))
-        return Correlations(fraction, torch.cat(known, dim) if whole else None, _factors_of_terms(rows, rank))
+        return Correlations(fraction, torch.cat(known, dim) if whole else None, factors_together(rows, rank))
 
     # ---- sums
 
@@ -296,7 +307,7 @@ class Correlations:
                 common = weight * fraction if common is None else common + weight * fraction
         assert total is not None
         assert common is not None
-        return Correlations(_fraction(common, total))
+        return Correlations(fraction_of(common, total))
 
     @staticmethod
     def summed(fraction: Tensor | None, terms: Sequence[Term], after: Noise, rank: int) -> "Correlations":
@@ -317,7 +328,7 @@ class Correlations:
         neighbours = None
         if near and len(near) == len(terms):
             neighbours = quotient(sum(near[1:], near[0]), sum(weights[1:], weights[0]))
-        return Correlations(fraction, neighbours, _factors_of_terms(rows, rank))
+        return Correlations(fraction, neighbours, factors_together(rows, rank))
 
     # ---- reducing operations
 
@@ -338,7 +349,7 @@ class Correlations:
         rho = self.positions
         if rho is None or not together:
             total = variance.sum(axes, keepdim=True)
-            return total, None if rho is None else _ratio((rho * variance).sum(axes, keepdim=True), total, others)
+            return total, None if rho is None else ratio_along((rho * variance).sum(axes, keepdim=True), total, others)
         added = variance.sum(together, keepdim=True)
         correlated = rho * added * math.prod(variance.shape[axis] for axis in together)  # ρ is of the mean pair
         alone = (1 - rho) * added
@@ -346,7 +357,7 @@ class Correlations:
         if left:
             correlated, alone = correlated.sum(left, keepdim=True), alone.sum(left, keepdim=True)
         total = correlated + alone
-        return total, _ratio(correlated, total, others)
+        return total, ratio_along(correlated, total, others)
 
     def averaged(self, before: Noise, after: Noise, factor: float = 1.0) -> "Correlations":
         """Return the correlations of averages over all positions: only noise that all positions share is left."""
@@ -375,7 +386,7 @@ class Correlations:
         total = together + (1 - rho) * alone
         one_position = all(total.shape[axis] == 1 for axis in axes)
         carried = (self.averaged if one_position else self._unscaled)(before, Noise(total))
-        return total, carried.with_positions(_ratio(together, total, axes))
+        return total, carried.with_positions(ratio_along(together, total, axes))
 
     def _unscaled(self, before: Noise, after: Noise) -> "Correlations":
         return self.scaled(1.0, before, after)
@@ -383,7 +394,7 @@ class Correlations:
     @staticmethod
     def contracted(common: Tensor | None, total: Tensor, axes: tuple[int, ...]) -> "Correlations":
         """Return the correlations of a product of two random tensors, ``common`` of whose variance ``axes`` share."""
-        return INDEPENDENT if common is None else Correlations(_ratio(common, total, axes))
+        return INDEPENDENT if common is None else Correlations(ratio_along(common, total, axes))
 
     # ---- norms
 
@@ -394,7 +405,7 @@ class Correlations:
         factors = self._factors(variance, axes)
         if factors is None:
             return level * (1 - 1 / n)
-        before = _pooled(variance, factors)
+        before = pooled(variance, factors)
         alone = (before - factors.square().sum(0)).clamp_min(0).mean(axes, keepdim=True)
         taken = alone / n + factors.mean(axes, keepdim=True).square().sum(0)
         return level * (1 - quotient(taken, before.mean(axes, keepdim=True))).clamp(0, 1)
@@ -423,23 +434,23 @@ class Correlations:
         factors = None if normed is None else self._factors(before.variance, axes)
         if factors is None or normed is None:
             return after.variance, self.scaled(factor, before, after).with_positions(fraction)
-        level = _pooled(before.variance, factors)
-        along = _pooled(normed, factors)
+        level = pooled(before.variance, factors)
+        along = pooled(normed, factors)
         left = factors - factors.mean(axes, keepdim=True) - along * (along * factors).mean(axes, keepdim=True)
-        passed = _pooled(factor.square() * before.variance, factors)
+        passed = pooled(factor.square() * before.variance, factors)
         lost = quotient((left.square() - factors.square()).sum(0), level).clamp(-1, 0) * passed
-        total = _pooled(after.variance, factors)
+        total = pooled(after.variance, factors)
         corrected = total + lost
         if fraction is not None:
             fraction = quotient(fraction * total + lost, corrected).clamp(0, 1)
-        passing = _fitted(factor, before.variance, factors) * root(quotient(torch.ones_like(corrected), corrected))
+        passing = pool_factor(factor, before.variance, factors) * root(quotient(torch.ones_like(corrected), corrected))
         return after.variance * quotient(corrected, total), Correlations(fraction, None, bounded(left, passing))
 
     def _factors(self, variance: Tensor, axes: tuple[int, ...]) -> Tensor | None:
         """Return φ√V, if the loadings are known for each entry along ``axes``."""
         if self.units is None or any(self.units.shape[axis] != variance.shape[axis] for axis in axes):
             return None
-        return self.units * root(_pooled(variance, self.units))
+        return self.units * root(pooled(variance, self.units))
 
     # ---- linear layers
 
@@ -463,22 +474,6 @@ class Correlations:
 
 
 INDEPENDENT = Correlations()
-
-
-def folded(weight: Tensor, shares: Tensor | None = None) -> Tensor:
-    """Return Σ_k s_k w_oik: a filter summed over its offsets, which keep length 1; a matrix as it is.
-
-    The shares s_k say how often an offset falls on the image; None stands for always. A filter that was summed before,
-    with shares of mean 1, has a single offset and is only rescaled.
-    """
-    if weight.dim() == 2:
-        return weight
-    axes = tuple(range(2, weight.dim()))
-    if shares is None:
-        return weight.sum(axes, keepdim=True)
-    if weight[0, 0].numel() < len(shares):
-        return weight * shares.mean()
-    return (weight.flatten(2) @ shares)[(..., *[None] * len(axes))]
 
 
 def _fraction_after_layer(layer: LinearMap, setting: "Setting") -> Tensor | None:
@@ -517,7 +512,7 @@ def _fraction_after_layer(layer: LinearMap, setting: "Setting") -> Tensor | None
         common.append(column)
     if not common:
         return None
-    rho = _fraction(sum(common[1:], common[0]), sum(total[1:], total[0])).clamp_min(0)
+    rho = fraction_of(sum(common[1:], common[0]), sum(total[1:], total[0])).clamp_min(0)
     return rho.view([1] * (mean.dim() - rho.dim()) + list(rho.shape))
 
 
@@ -537,9 +532,8 @@ def _units_after_layer(
     def matrix(weight: Tensor) -> Tensor:
         return folded(weight, shares).flatten(1)
 
-    spread = nearby = everywhere = (
-        None  # the variance of the input, and what neighbours, and all positions, share of it
-    )
+    # the variance of the input, and what neighbours, and all positions, share of it
+    spread = nearby = everywhere = None
     if layer.noise is not None:
         spread = pool(layer.noise.variance) if layer.averages is None else layer.averages[2].movedim(channel, -1)
         nearby = everywhere = spread
@@ -555,7 +549,7 @@ def _units_after_layer(
         square = pool(mean.square()) if layer.averages is None else layer.averages[1].movedim(channel, -1)
         fresh = rows_times(square if spread is None else square + spread, w_variance)
         if layer.images:
-            pairs = _neighbour_products(mean, axes).movedim(channel, -1)
+            pairs = neighbour_products(mean, axes).movedim(channel, -1)
             fresh_nearby = rows_times(pairs if nearby is None else pairs + nearby, w_variance)
     if layer.bias_variance is not None:
         fresh, fresh_nearby = fresh + layer.bias_variance, fresh_nearby + layer.bias_variance
@@ -564,7 +558,9 @@ def _units_after_layer(
         squares = matrix(layer.square)
         total = fresh + rows_times(spread, squares)
     if spread is None or nearby is None or everywhere is None:
-        return variance, Correlations(rho, None if rho is None else _near(back(fresh_nearby), back(total), rho))
+        return variance, Correlations(
+            rho, None if rho is None else nearby_fraction(back(fresh_nearby), back(total), rho)
+        )
 
     within = rows_times(nearby, squares)
     units = layer.correlations.units
@@ -577,37 +573,11 @@ def _units_after_layer(
         added = quotient(passed - within, corrected) * quotient(rows_times(everywhere, squares), within)
         rho = (quotient(rho, correction) + back(added)).clamp(0, 1)
         if layer.images:
-            neighbours = _near(back(fresh_nearby + passed), back(corrected), rho)
+            neighbours = nearby_fraction(back(fresh_nearby + passed), back(corrected), rho)
     loadings = bounded(factors, root(quotient(torch.ones_like(corrected), corrected))).movedim(-1, 1 + channel)
     # without gradients the variance is the layer's own, and nobody else has seen it yet
     variance = variance * correction if torch.is_grad_enabled() else variance.mul_(correction)
     return variance, Correlations(rho, neighbours, loadings)
-
-
-def _neighbour_products(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return the mean of x_p x_q over neighbouring positions p and q; over a sample of the rows if there are many."""
-    means = []
-    for axis in axes:
-        n = x.shape[axis]
-        if n > 1:
-            left, right = (_sampled_rows(x.narrow(axis, start, n - 1), axes) for start in (0, 1))
-            means.append((left * right).mean(axes, keepdim=True))
-    return torch.stack(means).mean(0)
-
-
-def _near(common: Tensor, total: Tensor, rho: Tensor) -> Tensor:
-    """Return the fraction that neighbours share of what not all positions share."""
-    return ((quotient(common, total) - rho) / (1 - rho).clamp_min(1e-6)).clamp(0, 1)
-
-
-def _fraction(common: Tensor, total: Tensor) -> Tensor:
-    return common / torch.where(total > 0, total, 1)
-
-
-def _ratio(common: Tensor, total: Tensor, axes: tuple[int, ...]) -> Tensor | None:
-    """Return ρ along ``axes`` from the variance that is shared and the whole; None if there is one position."""
-    axes = tuple(axis for axis in axes if total.shape[axis] > 1)
-    return _fraction(common.mean(axes, keepdim=True), total.mean(axes, keepdim=True)) if axes else None
 
 
 def _joined_fraction(parts: Sequence[tuple[Tensor, Correlations]], shape: Sequence[int], dim: int) -> Tensor | None:
@@ -619,7 +589,7 @@ def _joined_fraction(parts: Sequence[tuple[Tensor, Correlations]], shape: Sequen
     if dim in axes:  # more positions: the mean of the fractions, weighted by variance
         totals = [variance.sum(axes, keepdim=True) for variance, _ in parts]
         common = [f * total for f, total in zip(fractions, totals, strict=True) if f is not None]
-        return _fraction(torch.stack(common).sum(0), torch.stack(totals).sum(0))
+        return fraction_of(torch.stack(common).sum(0), torch.stack(totals).sum(0))
     pieces = []
     for (variance, _), fraction in zip(parts, fractions, strict=True):
         size = [1 if a in axes else n for a, n in enumerate(variance.shape)]
@@ -627,57 +597,10 @@ def _joined_fraction(parts: Sequence[tuple[Tensor, Correlations]], shape: Sequen
     return torch.cat(pieces, dim)
 
 
-def _factors_of_terms(rows: list[Tensor], rank: int) -> Tensor | None:
-    """Return the factors of several terms together, at most twice as many as a layer makes."""
-    if not rows or len({row.shape[1:] for row in rows}) > 1:
-        return None
-    loadings = torch.cat(rows)
-    if len(loadings) > 2 * rank:
-        with torch.no_grad():  # only chooses directions: those with the largest loadings
-            flat = for_linear_algebra(loadings.movedim(0, 1).flatten(2))  # examples, factors, units
-            turn = torch.linalg.eigh(flat @ flat.mT).eigenvectors[..., -2 * rank :].to(loadings.dtype)
-        loadings = torch.einsum("bkm,kb...->mb...", turn, loadings)
-    return loadings
-
-
-def _shortened_correlations(fraction: Tensor | None, loadings: list[Tensor] | None) -> Correlations:
+def _from_views(fraction: Tensor | None, loadings: list[Tensor] | None) -> Correlations:
     """Return correlations from views in which positions have stride 0; these axes get length 1."""
     if fraction is not None:
-        short = _shortened(fraction)
+        short = without_copies(fraction)
         fraction = None if short is fraction else short
-    units = None if loadings is None else torch.stack(list(map(_shortened, loadings)))
+    units = None if loadings is None else torch.stack(list(map(without_copies, loadings)))
     return INDEPENDENT if fraction is None and units is None else Correlations(fraction, None, units)
-
-
-def _shortened(value: Tensor) -> Tensor:
-    for axis, (n, step) in enumerate(zip(value.shape, value.stride(), strict=True)):
-        if n > 1 and step == 0:
-            value = value.narrow(axis, 0, 1)
-    return value
-
-
-def _axes_of_length_1(value: Tensor, like: Tensor) -> tuple[int, ...]:
-    """Return the axes of ``value`` along which loadings, or a fraction, are the same for all positions."""
-    own = like.shape[like.dim() - value.dim() :]
-    return tuple(axis for axis, (n, m) in enumerate(zip(value.shape, own, strict=True)) if m == 1 < n)
-
-
-def _sampled_rows(value: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """Return evenly spaced rows of the positions, which lie along ``axes``, if there are many: enough for means."""
-    if len(axes) < 2 or value.shape[axes[0]] < 2 * _ROWS:
-        return value
-    return value[(*[slice(None)] * axes[0], slice(None, None, value.shape[axes[0]] // _ROWS))]
-
-
-def _pooled(value: Tensor, like: Tensor) -> Tensor:
-    """Return the mean over the positions, where ``like`` has length 1; over a sample of rows if there are many."""
-    axes = _axes_of_length_1(value, like)
-    return _sampled_rows(value, axes).mean(axes, keepdim=True) if axes else value
-
-
-def _fitted(factor: Tensor, x: Tensor, loadings: Tensor) -> Tensor:
-    """Return the mean over the positions of a factor that broadcasts over ``x``, unless it is the same at all."""
-    own = [1] * (x.dim() - factor.dim()) + list(factor.shape)
-    if all(m in (1, n) for m, n in zip(own, loadings.shape[1:], strict=True)):
-        return factor
-    return _pooled(factor.expand(x.shape), loadings)

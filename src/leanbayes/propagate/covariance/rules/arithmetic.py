@@ -83,10 +83,10 @@ def negate(operation: Operation, input: Any) -> CovarianceTensor:
 
 def _activation(operation: Any, *values: Any) -> CovarianceTensor:
     """Return the first value that depends on the input."""
-    found = [value for value in values if isinstance(value, CovarianceTensor) and value.weight is None]
-    if not found:
+    activations = [value for value in values if isinstance(value, CovarianceTensor) and value.weight is None]
+    if not activations:
         missing(operation, first_random(*values), "a random weight is known to layers, and beside what is random")
-    return found[0]
+    return activations[0]
 
 
 def _copies(x: CovarianceTensor, parameter: CovarianceTensor) -> CovarianceTensor:

@@ -35,9 +35,9 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None) -> C
     if input.dim() > 2:
         moved = input.flatten(1, -2).transpose(1, 2)
         kernel = (w.unsqueeze(-1), None if w_variance is None else w_variance.unsqueeze(-1))
-        found = _convolved(F.conv1d, random, moved, kernel, (b, b_variance)).transpose(1, 2)
-        assert isinstance(found, CovarianceTensor)
-        return found.like(operation(expected_of(input), w, b), found.blocks)
+        passed = _convolved(F.conv1d, random, moved, kernel, (b, b_variance)).transpose(1, 2)
+        assert isinstance(passed, CovarianceTensor)
+        return passed.like(operation(expected_of(input), w, b), passed.blocks)
     if not isinstance(input, CovarianceTensor):
         mean = operation(input, w, b)
         variance = torch.zeros_like(mean) if w_variance is None else F.linear(input.square(), w_variance)
@@ -115,25 +115,25 @@ def _passed(operation: Operation, x: CovarianceTensor, w: Tensor, options: dict[
 def _of_filters(operation: Operation, input: Any, variance: Tensor, options: dict[str, Any]) -> Tensor:
     """Compute Σ_i σ_oi² E(x_pi x_qi), (N, channels out, positions, positions)."""
     groups = options.get("groups", 1)
-    places = _places(operation, input, variance, options)  # (offsets, positions)
+    met = _positions_met(operation, input, variance, options)  # (offsets, positions)
     by_group = variance.reshape(groups, variance.shape[0] // groups, variance.shape[1], -1)  # (g, out, in, offsets)
     if not isinstance(input, CovarianceTensor):
-        patches = F.pad(input.flatten(2), (1, 0))[:, :, places]  # (N, in, offsets, positions)
-        patches = patches.view(len(input), groups, 1, -1, places.shape[1])
+        patches = F.pad(input.flatten(2), (1, 0))[:, :, met]  # (N, in, offsets, positions)
+        patches = patches.view(len(input), groups, 1, -1, met.shape[1])
         weighed = by_group.flatten(2).unsqueeze(-1) * patches
         return (weighed.mT @ patches).flatten(1, 2)
     second = F.pad(second_moments(input), (1, 0, 1, 0))  # a position before the first stands for the padding
     second = second.view(len(input.expected), groups, -1, *second.shape[2:])
     total: Tensor | None = None
-    for offset, place in enumerate(places):
-        part = second.index_select(-2, place).index_select(-1, place)
-        found = torch.einsum("goi,ngipq->ngopq", by_group[..., offset], part)
-        total = found if total is None else total + found
+    for offset, positions in enumerate(met):
+        part = second.index_select(-2, positions).index_select(-1, positions)
+        added = torch.einsum("goi,ngipq->ngopq", by_group[..., offset], part)
+        total = added if total is None else total + added
     assert total is not None
     return total.flatten(1, 2)
 
 
-def _places(operation: Operation, input: Any, kernel: Tensor, options: dict[str, Any]) -> Tensor:
+def _positions_met(operation: Operation, input: Any, kernel: Tensor, options: dict[str, Any]) -> Tensor:
     """Return the position that each offset of the kernel meets at each output, counted from 1; 0 is padding.
 
     A convolution of the positions' numbers by kernels with a single 1 says so, whatever its options.
@@ -142,5 +142,5 @@ def _places(operation: Operation, input: Any, kernel: Tensor, options: dict[str,
     numbers = torch.arange(1, count + 1, dtype=torch.float64, device=kernel.device).view(1, 1, *input.shape[2:])
     offsets = math.prod(kernel.shape[2:])
     ones = torch.eye(offsets, dtype=torch.float64, device=kernel.device).view(offsets, 1, *kernel.shape[2:])
-    found = operation(numbers, ones, None, **{name: value for name, value in options.items() if name != "groups"})
-    return found[0].flatten(1).round().long()
+    numbers_met = operation(numbers, ones, None, **{name: value for name, value in options.items() if name != "groups"})
+    return numbers_met[0].flatten(1).round().long()

@@ -15,8 +15,8 @@ __all__ = ["convert", "rearrange"]
 
 def _both(*names: str) -> list[Any]:
     """Return the functions and methods of these names that exist."""
-    found = [getattr(home, name, None) for name in names for home in (torch, Tensor)]
-    return [operation for operation in found if operation is not None]
+    operations = [getattr(home, name, None) for name in names for home in (torch, Tensor)]
+    return [operation for operation in operations if operation is not None]
 
 
 @RULES.rule(

@@ -25,8 +25,9 @@ from torch import Tensor
 from leanbayes._ops import sparse
 from leanbayes._ops.layer_variance import Geometry, layer_variance, second_moment
 from leanbayes._ops.moments import add_turned, square, turned
+from leanbayes._ops.positions import folded
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, channel_axis, for_each_axis
-from leanbayes.propagate.moments.correlations import Correlations, LinearMap, folded
+from leanbayes.propagate.moments.correlations import Correlations, LinearMap
 from leanbayes.propagate.moments.kinds import RULES, Layer
 from leanbayes.propagate.moments.tensor import MomentTensor, Setting, expected_of, first_random, variance_of
 from leanbayes.propagate.shared_variance import Shared
