@@ -10,7 +10,13 @@ PEERS_INSTALLED = $(PEERS)/.installed
 BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py benchmarks/moments_cost.py \
 	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py
 
-.PHONY: help demo test check format test-slow test-crash bench bench-peers clean
+# Tests that take about a minute of one core together, and that break first if something basic does.
+FAST = tests/test_architecture.py tests/test_layout.py tests/test_citations.py tests/test_documentation.py \
+	tests/test__calls.py tests/test__catalogue.py tests/test_bayesian.py tests/test_objective.py tests/test_storage.py \
+	tests/test_version_0_1.py tests/likelihood tests/metrics tests/priors tests/prediction tests/optim \
+	tests/train/schedules tests/propagate/test_propagation.py
+
+.PHONY: help demo test test-fast check format test-slow test-crash bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -20,6 +26,9 @@ demo: $(INSTALLED) ## compare six methods on the built-in digits, and write out/
 
 test: check ## lint, format, types, then the tests
 	@OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 --dist worksteal
+
+test-fast: $(INSTALLED) ## an answer within a minute: the core of the library, the layout and the pages
+	@OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 --dist worksteal $(FAST)
 
 check: $(INSTALLED) ## lint, format and types only
 	@$(VENV)/bin/ruff check .

@@ -150,7 +150,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list]:
         for rank in (0, 1)
     ]
     for process in running:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=500)
         assert process.returncode == 0, errors
     return folder, [torch.load(folder / f"found{rank}", weights_only=True) for rank in (0, 1)]
 

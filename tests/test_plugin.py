@@ -25,7 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check"]
     pip = [sys.executable, "-m", "pip", "install", *options, "--target", str(target), str(source)]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     return target
 
@@ -35,7 +35,7 @@ def python(site: Path, *words: str, folder: Path) -> str:
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=170, env=environment
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=500, env=environment
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,11 +1,11 @@
 import copy
-import time
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from leanbayes.baselines import Ensemble, MCDropout, Swag, Temperature
+from leanbayes.baselines import ensemble as ensemble_module
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.lab.models import resnet18
@@ -105,11 +105,14 @@ def test_auto_keeps_the_faster_way_and_measures_once(monkeypatch: pytest.MonkeyP
         ensemble = Ensemble(*(nn.Linear(4, 3) for _ in range(3)))
         whole = getattr(Ensemble, slow)
 
-        def delayed(*args: object, whole: object = whole) -> object:
-            time.sleep(0.05)
+        clock = [0.0]
+
+        def delayed(*args: object, whole: object = whole, clock: list[float] = clock) -> object:
+            clock[0] += 0.05
             return whole(*args)
 
         with monkeypatch.context() as patch:
+            patch.setattr(ensemble_module, "_now", lambda device, clock=clock: clock[0])
             patch.setattr(Ensemble, slow, delayed)
             outs(ensemble, x)
         assert ensemble._faster == {x.device: slow == "_one"}

@@ -22,7 +22,7 @@ sys.exit(main({arguments}))
 def run(arguments: list[str], *packages: str) -> subprocess.CompletedProcess[str]:
     """Run the command where these packages cannot be imported."""
     code = BLOCK.format(packages=set(packages), arguments=arguments)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
 
 
 @pytest.mark.parametrize("package", ["tyro", "rich", "yaml", "PIL"])

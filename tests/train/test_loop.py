@@ -506,7 +506,6 @@ def killed_and_resumed(tmp_path: Path, kills: int, seed: int) -> None:
     assert_same_end(tmp_path / "whole", tmp_path / "killed")
 
 
-@pytest.mark.timeout(170)
 def test_a_killed_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
     killed_and_resumed(tmp_path, kills=1, seed=0)
 
@@ -519,7 +518,6 @@ def test_twenty_kills(tmp_path: Path) -> None:
         killed_and_resumed(tmp_path / str(seed), kills=2, seed=seed)
 
 
-@pytest.mark.timeout(170)
 @pytest.mark.parametrize("propagate", ["sample", pytest.param("local", marks=pytest.mark.slow)])
 def test_two_processes_are_one_with_two_parts(tmp_path: Path, propagate: str) -> None:
     options = ["--propagate", propagate, "--dropout", "0", "--epochs", "2"]

@@ -567,7 +567,6 @@ def test_other_settings_of_a_move_are_another_training(tmp_path: Path) -> None:
             fit(other)
 
 
-@pytest.mark.timeout(170)
 @pytest.mark.slow
 def test_a_killed_process_ends_where_a_whole_one_does(tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
@@ -583,7 +582,6 @@ def test_a_killed_process_ends_where_a_whole_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("addition", ["draw", "draws"])
 def test_two_processes_move_the_same_weights(tmp_path: Path, addition: str) -> None:
     from safetensors.torch import load_file

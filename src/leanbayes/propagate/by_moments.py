@@ -76,7 +76,7 @@ class Moments(OnePass):
         return {name: MomentTensor.of_weight(weight, setting) for name, weight in weights.items()}
 
     def lean(self) -> Self:
-        """The same without factors and boxes, which need memory in training."""
+        """Return these moments without factors and boxes, which need memory in training."""
         return replace(self, rank=0, kernels="exact")
 
     def prepare(self, x: Inputs) -> Inputs:

@@ -91,7 +91,7 @@ class Rewirer:
         return self.how.leaving(self.values[name].detach(), scale, share)
 
     def _moves(self, names: list[str], leaving: dict[str, Tensor], loss: Loss) -> dict[str, Move]:
-        """Plan the moves of some layers by one backward pass, or by one for each draw."""
+        """Plan the moves of these layers by one backward pass, or by one for each draw."""
         moves: dict[str, Move] = {}
         draws = self.how.batches
         sums: dict[str, Tensor] = {}

@@ -22,7 +22,7 @@ def shell(*arguments: str, folder: Path, code: int = 0) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
         env=os.environ | {"COLUMNS": "200"},
     )
     assert done.returncode == code, done.stderr

@@ -137,5 +137,5 @@ def test_help_needs_neither_figures_nor_data() -> None:
     """The start of the program is quick, because commands import what is slow only when they run."""
     code = "import sys; from leanbayes.lab.cli import main; main(['--help']); main(['train', '--help'])"
     code += "; sys.exit(' '.join({'matplotlib', 'sklearn', 'optuna', 'transformers'} & set(sys.modules)) or 0)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, "")

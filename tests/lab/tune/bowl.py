@@ -64,7 +64,7 @@ class Bowl(Recipe):
             with file.open("a") as lines:
                 lines.write(f"{os.getpid()} {self.x}\n")
             if file.read_text().count(f"{os.getpid()} ") == int(os.environ.get("HANG_AT", 0)):
-                time.sleep(100)
+                time.sleep(600)
         time.sleep(self.seconds)
         if self.x > self.limit:
             raise RuntimeError(f"x is {self.x}\nand that is too much")

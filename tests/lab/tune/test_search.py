@@ -122,7 +122,7 @@ def test_two_processes_do_each_trial_once_and_one_is_killed(tmp_path: Path, requ
     request.addfinalizer(lambda: (other.kill(), other.wait()))
 
     def until(lines: int) -> None:
-        end = time.monotonic() + 100
+        end = time.monotonic() + 300
         while not log.exists() or log.read_text().count(f"{other.pid} ") < lines:
             assert other.poll() is None
             assert time.monotonic() < end

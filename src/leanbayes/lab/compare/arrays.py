@@ -187,7 +187,7 @@ def _are_pictures(inputs: Any) -> bool:
 
 
 def _with_pictures(columns: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same columns with images from 0 to 1, (k, H, W) or (k, H, W, 3), whatever normalisation they went through."""
+    """Return the columns with images from 0 to 1, (k, H, W) or (k, H, W, 3), whatever their normalisation was."""
     if not columns:
         return {}
     x = columns["image"]

@@ -256,7 +256,7 @@ def _by_method_and_seed(methods: Mapping[str, Mapping[str, Any]], metric: str) -
 
 
 def _plain(value: Any) -> Any:
-    """The same value as JSON returns it; NaN and infinity, which JSON lacks, become None."""
+    """Return the value as JSON would read it back; NaN and infinity, which JSON lacks, become None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -26,7 +26,7 @@ class Range:
     log: bool = False
 
     def distribution(self) -> Any:
-        """Return the same as a distribution of Optuna."""
+        """Return the distribution of Optuna for these values."""
         kinds = import_module("optuna.distributions")
         kind = kinds.IntDistribution if isinstance(self.low, int) else kinds.FloatDistribution
         return kind(self.low, self.high, log=self.log)
@@ -50,7 +50,7 @@ class Choice:
     values: tuple[Any, ...]
 
     def distribution(self) -> Any:
-        """Return the same as a distribution of Optuna."""
+        """Return the distribution of Optuna for these values."""
         return import_module("optuna.distributions").CategoricalDistribution(self.values)
 
     def value(self, drawn: Any) -> Any:

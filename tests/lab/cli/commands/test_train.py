@@ -118,7 +118,7 @@ def test_the_same_command_on_two_processes(halves: Path) -> None:
         cwd=halves,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=500,
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr

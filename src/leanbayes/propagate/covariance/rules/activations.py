@@ -26,27 +26,30 @@ _TERMS = 6
 
 @RULES.rule(F.relu, torch.relu, Tensor.relu, exact=True, assumes=GAUSSIAN)
 def relu(operation: Operation, input: Any) -> CovarianceTensor:
-    """max(z, 0)."""
+    """Compute the covariance of max(z, 0)."""
     x = only_first(operation, input)
     return _two_slopes(x, operation(x.expected), 0.0)
 
 
 @RULES.rule(F.leaky_relu, torch._C._nn.leaky_relu, exact=True, assumes=GAUSSIAN)
 def leaky(operation: Operation, input: Any, negative_slope: float = 0.01) -> CovarianceTensor:
-    """s·z + (1-s)·relu(z)."""
+    """Compute the covariance of s·z + (1-s)·relu(z)."""
     x = only_first(operation, input)
     return _two_slopes(x, operation(x.expected, negative_slope), negative_slope)
 
 
 @RULES.rule(torch.abs, Tensor.abs, torch.absolute, Tensor.absolute, exact=True, assumes=GAUSSIAN)
 def absolute(operation: Operation, input: Any) -> CovarianceTensor:
-    """|z| = 2·relu(z) - z."""
+    """Compute the covariance of |z| = 2·relu(z) - z."""
     x = only_first(operation, input)
     return _two_slopes(x, operation(x.expected), -1.0)
 
 
 def _two_slopes(x: CovarianceTensor, at_mean: Tensor, slope: float) -> CovarianceTensor:
-    """Of s·z + (1-s)·r with r = relu(z): s²Σ + (1-s)² Cov(r, r') + s(1-s) Σ (P(z > 0) + P(z' > 0))."""
+    """Compute the covariance of s·z + (1-s)·r with r = relu(z).
+
+    It is s²Σ + (1-s)² Cov(r, r') + s(1-s) Σ (P(z > 0) + P(z' > 0)).
+    """
     mean = x.by_block(x.expected)
     shift, variance, inside = rectified(mean, x.variance)
     bend = 1 - slope

@@ -27,7 +27,7 @@ _DIVIDE = (torch.div, Tensor.div, Tensor.__truediv__, torch.true_divide, torch.d
 
 @RULES.rule(*_ADD, *_SUBTRACT, *_FROM, exact=True, assumes="independent operands")
 def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> CovarianceTensor:
-    """Cov(x ± αy) = Σ_x + α²Σ_y; a tensor added to itself is doubled."""
+    """Add by Cov(x ± αy) = Σ_x + α²Σ_y; a tensor added to itself is doubled."""
     scale = {} if alpha == 1 else {"alpha": alpha}
     mean = operation(expected_of(input), expected_of(other), **scale)
     random = _activation(operation, input, other)
@@ -54,7 +54,7 @@ def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> Co
     assumes="a factor that is plain, or a random weight; a plain divisor",
 )
 def multiply(operation: Operation, input: Any, other: Any) -> CovarianceTensor:
-    """Cov(cx) = c c' Σ; by a random weight w: + σ_w² E(x x') wherever the same w stands."""
+    """Multiply by a number, Cov(cx) = c c' Σ, or by a random weight w: + σ_w² E(x x') wherever the same w stands."""
     x = _activation(operation, input, other)
     factor = other if x is input else input
     if isinstance(factor, CovarianceTensor) and (factor.weight is None or operation in _DIVIDE):
@@ -76,7 +76,7 @@ def multiply(operation: Operation, input: Any, other: Any) -> CovarianceTensor:
 
 @RULES.rule(torch.neg, Tensor.neg, torch.negative, exact=True)
 def negate(operation: Operation, input: Any) -> CovarianceTensor:
-    """-z."""
+    """Negate z, which leaves the covariance as it is."""
     x = only_first(operation, input)
     return x.like(operation(x.expected), x.blocks)
 

@@ -35,7 +35,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> CovarianceTensor:
-    """y = γx̂ + β with x̂ = (x - mean)/√(Var + ε); γ and β may be random weights."""
+    """Compute y = γx̂ + β with x̂ = (x - mean)/√(Var + ε); γ and β may be random weights."""
     random = first_random(input, weight, bias)
     refuse_weight(operation, input)
     x = expected_of(input)

@@ -27,7 +27,10 @@ Moments = tuple[Tensor, Tensor]
 
 @RULES.rule(F.relu, torch.relu, Tensor.relu, exact=True, assumes=GAUSSIAN)
 def relu(operation: Operation, input: Any) -> MomentTensor:
-    """Of max(z, 0), in one sweep over memory where there is one; it is elementwise, with a cheaper Cov(z, f(z))."""
+    """Compute the moments of max(z, 0), in one sweep over memory where a compiled one exists.
+
+    The rule is elementwise, with a cheaper Cov(z, f(z)).
+    """
     if input.setting.order == "taylor":
         return apply_elementwise(input, operation, _unused)
     averages: Averages | None = None
@@ -50,7 +53,7 @@ def relu(operation: Operation, input: Any) -> MomentTensor:
             averages = Averages(*means)
 
     def covariance(pick: Function) -> Tensor:
-        """Var z·P(z > 0), from E z·relu(z) = E relu(z)²."""
+        """Return Var z·P(z > 0), which follows from E z·relu(z) = E relu(z)²."""
         if averages is not None:
             return mean_covariance
         return pick(variance) + pick(mean) * (pick(mean) - pick(input.expected))
@@ -67,13 +70,13 @@ def _unused(mean: Tensor, variance: Tensor) -> Moments:  # noqa: ARG001
 
 @RULES.elementwise(F.leaky_relu, torch._C._nn.leaky_relu, exact=True, assumes=GAUSSIAN)
 def leaky(function: Function, mean: Tensor, variance: Tensor, negative_slope: float = 0.01) -> Moments:
-    """Of s·z + (1 − s)·relu(z)."""
+    """Compute the moments of s·z + (1 − s)·relu(z)."""
     return _two_slopes(function, mean, variance, negative_slope)
 
 
 @RULES.elementwise(torch.abs, Tensor.abs, torch.absolute, Tensor.absolute, exact=True, assumes=GAUSSIAN)
 def absolute(function: Function, mean: Tensor, variance: Tensor) -> Moments:
-    """Of |z| = 2·relu(z) − z."""
+    """Compute the moments of |z| = 2·relu(z) − z."""
     return _two_slopes(function, mean, variance, -1.0)
 
 
@@ -86,7 +89,7 @@ def _two_slopes(function: Function, mean: Tensor, variance: Tensor, slope: Any) 
 
 @RULES.rule(torch.prelu, Tensor.prelu, exact=True, assumes=GAUSSIAN + "; slopes independent of it")
 def prelu(operation: Operation, input: Any, weight: Any) -> MomentTensor:
-    """Of relu(z) − w·relu(−z): the variance at the mean slope, and σ_w² E relu(−z)²."""
+    """Compute the moments of relu(z) − w·relu(−z): the variance at the mean slope, plus σ_w² E relu(−z)²."""
     w, w_variance = expected_of(weight), variance_of(weight)
     x = input if isinstance(input, MomentTensor) else weight.like(input, torch.zeros_like(input))
     slopes = w.view([-1] + [1] * (x.dim() - 2) if w.numel() > 1 else [1] * x.dim())
@@ -109,7 +112,7 @@ def prelu(operation: Operation, input: Any, weight: Any) -> MomentTensor:
 
 @RULES.elementwise(torch.clamp, Tensor.clamp, torch.clip, Tensor.clip, exact=True, assumes=GAUSSIAN)
 def clamp(function: Function, mean: Tensor, variance: Tensor, min: Any = None, max: Any = None) -> Moments:
-    """Of min(max(z, low), high)."""
+    """Compute the moments of min(max(z, low), high)."""
     low, high = -math.inf if min is None else float(min), math.inf if max is None else float(max)
     return _clipped(function, mean, variance, low, high)
 
@@ -118,13 +121,13 @@ def clamp(function: Function, mean: Tensor, variance: Tensor, min: Any = None, m
 def hardtanh(
     function: Function, mean: Tensor, variance: Tensor, min_val: float = -1.0, max_val: float = 1.0
 ) -> Moments:
-    """Of min(max(z, low), high)."""
+    """Compute the moments of min(max(z, low), high)."""
     return _clipped(function, mean, variance, float(min_val), float(max_val))
 
 
 @RULES.elementwise(F.relu6, exact=True, assumes=GAUSSIAN)
 def relu6(function: Function, mean: Tensor, variance: Tensor) -> Moments:
-    """Of min(max(z, 0), 6)."""
+    """Compute the moments of min(max(z, 0), 6)."""
     return _clipped(function, mean, variance, 0.0, 6.0)
 
 
@@ -137,26 +140,26 @@ def _clipped(function: Function, mean: Tensor, variance: Tensor, low: float, hig
     *(F.hardsigmoid, torch._C._nn.hardsigmoid), exact=True, assumes=GAUSSIAN, twice=lambda z: F.relu6(z + 3) / 6
 )
 def hardsigmoid(function: Function, mean: Tensor, variance: Tensor) -> Moments:
-    """Of relu6(z + 3) / 6."""
+    """Compute the moments of relu6(z + 3) / 6."""
     shift, spread = clipped(mean, variance, -3.0, 3.0)
     return function(mean) + shift / 6, spread / 36
 
 
 @RULES.elementwise(F.elu, torch._C._nn.elu, exact=True, assumes=GAUSSIAN)
 def elu(function: Function, mean: Tensor, variance: Tensor, alpha: float = 1.0) -> Moments:
-    """Of relu(z) + α·min(eᶻ − 1, 0)."""
+    """Compute the moments of relu(z) + α·min(eᶻ − 1, 0)."""
     return _exponential_unit(function, mean, variance, 1.0, alpha, 1.0)
 
 
 @RULES.elementwise(F.celu, torch.celu, exact=True, assumes=GAUSSIAN)
 def celu(function: Function, mean: Tensor, variance: Tensor, alpha: float = 1.0) -> Moments:
-    """Of relu(z) + α·min(exp(z/α) − 1, 0)."""
+    """Compute the moments of relu(z) + α·min(exp(z/α) − 1, 0)."""
     return _exponential_unit(function, mean, variance, 1.0, alpha, 1 / alpha)
 
 
 @RULES.elementwise(F.selu, torch.selu, exact=True, assumes=GAUSSIAN)
 def selu(function: Function, mean: Tensor, variance: Tensor) -> Moments:
-    """Of ELU with the two constants of self-normalising networks."""
+    """Compute the moments of ELU with the two constants of self-normalising networks."""
     return _exponential_unit(function, mean, variance, 1.0507009873554805, 1.6732632423543772, 1.0)
 
 
@@ -178,7 +181,7 @@ def _exponential_unit(
 
 @RULES.elementwise(torch.exp, Tensor.exp, torch.expm1, Tensor.expm1, exact=True, assumes=GAUSSIAN)
 def exponential(function: Function, mean: Tensor, variance: Tensor) -> Moments:
-    """Of a log-normal number: E = exp(μ + σ²/2), Var = E²·(exp(σ²) − 1)."""
+    """Compute the moments of a log-normal number: E = exp(μ + σ²/2), Var = E²·(exp(σ²) − 1)."""
     shift = mean.exp() * torch.expm1(variance / 2)
     return function(mean) + shift, (2 * mean + variance).exp() * torch.expm1(variance)
 
@@ -192,7 +195,7 @@ def exponential(function: Function, mean: Tensor, variance: Tensor) -> Moments:
     assumes=GAUSSIAN + "; quadrature with 13 nodes: error below 1e-3 up to σ = 1 (hardswish, which has kinks, 0.02)",
 )
 def smooth(function: Function, mean: Tensor, variance: Tensor, *args: Any, **kwargs: Any) -> Moments:  # noqa: ARG001
-    """E f(z) and Var f(z) by Gauss-Hermite quadrature."""
+    """Compute E f(z) and Var f(z) by Gauss-Hermite quadrature."""
     shift, spread = integrate(function, mean, variance)
     return function(mean) + shift, spread
 
@@ -204,7 +207,7 @@ def smooth(function: Function, mean: Tensor, variance: Tensor, *args: Any, **kwa
     slope=False,
 )
 def power(function: Function, mean: Tensor, variance: Tensor, exponent: Any = 2) -> Moments:
-    """E z² = μ² + σ², Var z² = 4μ²σ² + 2σ⁴."""
+    """Compute E z² = μ² + σ² and Var z² = 4μ²σ² + 2σ⁴."""
     if exponent == 2:
         return function(mean) + variance, 4 * mean.square() * variance + 2 * variance.square()
     shift, spread = integrate(function, mean, variance)

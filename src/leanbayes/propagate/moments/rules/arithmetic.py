@@ -30,7 +30,7 @@ Part = tuple[Tensor, Tensor | None]
 
 @RULES.rule(*_ADD, *_SUBTRACT, *_FROM, exact=True, assumes=INDEPENDENT)
 def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> MomentTensor:
-    """Var(x ± αy) = σ_x² + α²σ_y²; a tensor that is added to itself is doubled."""
+    """Add by Var(x ± αy) = σ_x² + α²σ_y²; a tensor that is added to itself is doubled."""
     scale = {} if alpha == 1 else {"alpha": alpha}
     mean = operation(expected_of(input), expected_of(other), **scale)
     random = first_random(input, other)
@@ -84,7 +84,7 @@ def _known(*parts: Tensor) -> Callable[[], Any]:
     assumes=INDEPENDENT,
 )
 def multiply(operation: Operation, input: Any, other: Any) -> MomentTensor:
-    """Var(xy) = x²σ_y² + y²σ_x² + σ_x²σ_y² (VDP++, eq. 7); a tensor times itself is squared."""
+    """Multiply by Var(xy) = x²σ_y² + y²σ_x² + σ_x²σ_y² (VDP++, eq. 7); a tensor times itself is squared."""
     if input is other:
         squared: MomentTensor = power(torch.pow, input, 2)
         return squared
@@ -106,7 +106,7 @@ def multiply(operation: Operation, input: Any, other: Any) -> MomentTensor:
     assumes="a divisor that is not random",
 )
 def divide(operation: Operation, input: MomentTensor, other: Any, *, rounding_mode: str | None = None) -> MomentTensor:
-    """Var(x/c) = σ_x²/c²."""
+    """Divide by a number that is not random: Var(x/c) = σ_x²/c²."""
     if isinstance(other, MomentTensor) or rounding_mode is not None:
         missing(operation, first_random(input, other), "the divisor must not be random, nor the result be rounded")
     mean = operation(input.expected, other)
@@ -129,7 +129,7 @@ def _total(parts: Sequence[Part], mean: Tensor) -> Tensor:
 
 @RULES.rule(torch.neg, Tensor.neg, torch.negative, Tensor.negative, exact=True)
 def negate(operation: Operation, input: Any) -> MomentTensor:
-    """Of −z: the same variance, and loadings of the other sign."""
+    """Negate z: the variance stays, and the loadings change their sign."""
     result: MomentTensor = input.like(
         operation(input.expected), input.variance, input.correlations.scaled(-1.0, input.noise, Noise(input.variance))
     )
@@ -138,7 +138,7 @@ def negate(operation: Operation, input: Any) -> MomentTensor:
 
 @RULES.rule(torch.masked_fill, Tensor.masked_fill, exact=True, assumes="a plain mask and a plain value")
 def masked_fill(operation: Operation, input: Any, mask: Any, value: Any) -> MomentTensor:
-    """What is filled in is not random."""
+    """Fill in numbers, which are not random."""
     x = only_first(operation, (input, mask, value))
     mean = operation(x.expected, mask, value)
     fraction = x.correlations.broadcast(x.variance, mean.shape, x.setting)
@@ -147,7 +147,7 @@ def masked_fill(operation: Operation, input: Any, mask: Any, value: Any) -> Mome
 
 @RULES.rule(torch.where, Tensor.where, exact=True, assumes="a plain condition")
 def where(operation: Operation, first: Any, second: Any, third: Any) -> MomentTensor:
-    """Each entry is chosen from one of two tensors; the method ``Tensor.where`` has the condition second."""
+    """Choose each entry from one of two tensors; the method ``Tensor.where`` takes the condition second."""
     condition, a, b = (second, first, third) if operation is Tensor.where else (first, second, third)
     random = first_random(condition, a, b)
     if isinstance(condition, MomentTensor):

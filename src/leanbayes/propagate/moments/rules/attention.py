@@ -33,7 +33,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> MomentTensor:
-    """Of softmax(q kᵀ s + mask) v."""
+    """Compute the moments of softmax(q kᵀ s + mask) v."""
     arguments = (query, key, value, attn_mask)
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
@@ -68,7 +68,7 @@ def _units_of_values(value: Any, variance: Tensor) -> Tensor | None:
 
 @RULES.rule(F.multi_head_attention_forward, exact=False, assumes=ASSUMES, composite=True)
 def multi_head_attention_forward(operation: Operation, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
-    """Torch's own code, each of whose operations has a rule. It keeps the tokens first and the examples second."""
+    """Run torch's own code, each of whose operations has a rule. It has the tokens first and the examples second."""
     moved = tree_map(lambda value: _with_examples(value, 1), (args, kwargs))
     return tree_map(lambda value: _with_examples(value, 0), _body(*moved[0], **moved[1]))
 

@@ -18,7 +18,7 @@ __all__ = ["alpha_dropout", "dropout"]
     assumes="the mask is drawn, and not part of the variance",
 )
 def dropout(operation: Operation, input: MomentTensor, *args: Any, **kwargs: Any) -> MomentTensor:
-    """Of y = m∘x with the scaled mask m: Var y = m²∘Var x."""
+    """Compute the moments of y = m∘x with the scaled mask m: Var y = m²∘Var x."""
     training = kwargs.get("training", kwargs.get("train", args[1] if len(args) > 1 else True))
     if not training:
         return input
@@ -29,7 +29,7 @@ def dropout(operation: Operation, input: MomentTensor, *args: Any, **kwargs: Any
 
 @RULES.rule(F.alpha_dropout, F.feature_alpha_dropout, exact=True, assumes="eval mode")
 def alpha_dropout(operation: Operation, input: MomentTensor, p: float = 0.5, training: bool = False) -> MomentTensor:
-    """The identity in eval mode; there is no rule for train mode."""
+    """Return the input in eval mode; there is no rule for train mode."""
     if training and p > 0:
         missing(operation, input, "it has a rule in eval mode only")
     return input

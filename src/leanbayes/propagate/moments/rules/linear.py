@@ -51,7 +51,7 @@ Means = tuple[Tensor, Tensor, Tensor]
     assumes='independent inputs, weights and bias; with `kernels="box"` also filters that are even over their window',
 )
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Layer:
-    """Var y = op(x² + σ_x², σ_w²) + op(σ_x², w²) + σ_b²."""
+    """Compute Var y = op(x² + σ_x², σ_w²) + op(σ_x², w²) + σ_b²."""
     call = Call(operation, args, kwargs)
     x, w, b, setting = *map(expected_of, (input, weight, bias)), first_random(input, weight, bias).setting
     x_variance, w_variance, b_variance = variance_of(input), weight_variance(operation, weight), variance_of(bias)

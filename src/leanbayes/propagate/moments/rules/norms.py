@@ -34,7 +34,7 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Norm:
-    """Over the examples and positions of each channel; the means update the running statistics."""
+    """Normalise over the examples and positions of each channel; the means update the running statistics."""
     x = expected_of(input)
     if training:
         axes = tuple(axis for axis in range(x.dim()) if axis != 1)
@@ -49,7 +49,7 @@ def batch_norm(
 def layer_norm(
     operation: Operation, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Norm:
-    """Over the last axes."""
+    """Normalise over the last axes."""
     x, gain = expected_of(input), expected_of(weight)
     axes = tuple(range(-len(normalized_shape), 0))
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
@@ -66,7 +66,7 @@ def layer_norm(
 def rms_norm(
     operation: Operation, input: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
 ) -> Norm:
-    """Of x / √(mean x² + ε), over the last axes."""
+    """Compute the moments of x / √(mean x² + ε), with the mean over the last axes."""
     x, gain = expected_of(input), expected_of(weight)
     axes = tuple(range(-len(normalized_shape), 0))
     square, least = x.square().mean(axes, keepdim=True), torch.finfo(x.dtype).eps if eps is None else eps
@@ -82,7 +82,7 @@ def rms_norm(
 def group_norm(
     operation: Operation, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Norm:
-    """Over the channels of a group and all positions."""
+    """Normalise over the channels of a group and all positions."""
     x, gain = expected_of(input), expected_of(weight)
     grouped = (x.shape[0], num_groups, -1)
     variance, mean = torch.var_mean(x.reshape(grouped), 2, correction=0, keepdim=True)
@@ -108,7 +108,7 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Norm:
-    """Over the positions of each channel of each example."""
+    """Normalise over the positions of each channel of each example."""
     x, gain, offset = expected_of(input), expected_of(weight), expected_of(bias)
     axes = tuple(range(2, x.dim()))
     normed = operation(x, running_mean, running_var, gain, offset, use_input_stats, momentum, eps)

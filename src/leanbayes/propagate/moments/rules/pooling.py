@@ -26,7 +26,7 @@ _ADAPTIVE_AVERAGE = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adapt
 
 @RULES.rule(*_MAX, *_ADAPTIVE, *_WITH_INDICES, exact=False, assumes=CO_POOLING)
 def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Mean and variance of the entry with the largest mean in each window."""
+    """Return the mean and variance of the entry with the largest mean in each window."""
     indices_wanted = kwargs.pop("return_indices", False) or operation in _WITH_INDICES
     with_indices, rank = (_MAX | _ADAPTIVE).get(operation) or (operation, _WITH_INDICES.get(operation, 0))
     mean, indices = with_indices(input.expected, *args, **kwargs)
@@ -37,7 +37,7 @@ def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any
 
 @RULES.rule(torch.max, Tensor.max, torch.amax, Tensor.amax, exact=False, assumes=CO_POOLING)
 def max_along(operation: Operation, input: Any, dim: Any, keepdim: bool = False) -> Any:
-    """Mean and variance of the entry with the largest mean along one axis."""
+    """Return the mean and variance of the entry with the largest mean along one axis."""
     if not isinstance(dim, int):
         missing(operation, first_random(input, dim), "it has a rule for the largest along one axis")
     mean, indices = input.expected.max(dim, keepdim=True)
@@ -62,7 +62,7 @@ def average_pool(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Resampling:
-    """Averages over windows: every entry of a window has the weight 1/divisor."""
+    """Average over windows: every entry of a window has the weight 1/divisor."""
     rank = _AVERAGE[operation]
     sizes = [_for_each_axis(value, rank) for value in (kernel_size, stride or kernel_size, padding)]
     options = [ceil_mode, count_include_pad, *([] if rank == 1 else [divisor_override])]
@@ -82,7 +82,7 @@ def average_pool(
 
 @RULES.resampling(*_ADAPTIVE_AVERAGE, exact=True, assumes="as for avg_pool")
 def adaptive_average_pool(operation: Operation, mean: Tensor, output_size: Any) -> Resampling:
-    """Averages over windows that cover the input."""
+    """Average over windows that cover the input."""
     rank = _ADAPTIVE_AVERAGE[operation]
     wanted = zip(mean.shape[-rank:], _for_each_axis(output_size, rank), strict=True)
     sizes = [n if size is None else size for n, size in wanted]

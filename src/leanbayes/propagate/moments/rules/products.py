@@ -26,7 +26,7 @@ Axes = tuple[int, ...]
     assumes=ASSUMES,
 )
 def matmul(operation: Operation, input: Any, other: Any) -> MomentTensor:
-    """Var Σ ab = Σ (a² + σ_a²)σ_b² + Σ σ_a² b²."""
+    """Compute Var Σ ab = Σ (a² + σ_a²)σ_b² + Σ σ_a² b²."""
     mean = operation(expected_of(input), expected_of(other))
     a, b = (other, input) if operation is Tensor.__rmatmul__ else (input, other)
     if a.dim() < 2 or b.dim() < 2:
@@ -60,7 +60,7 @@ def _as_layer(a: Any, b: Any, examples: int) -> LinearMap:
 
 @RULES.rule(torch.baddbmm, Tensor.baddbmm, torch.addmm, Tensor.addmm, exact=True, assumes=ASSUMES)
 def add_product(operation: Operation, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> MomentTensor:
-    """Of β·input + α·ab."""
+    """Compute the moments of β·input + α·ab."""
     mean = operation(*map(expected_of, (input, a, b)), beta=beta, alpha=alpha)
     product = torch.matmul(a, b) * alpha
     total: MomentTensor = add(torch.add, product, input if beta == 1 else input * beta)
@@ -69,7 +69,7 @@ def add_product(operation: Operation, input: Any, a: Any, b: Any, *, beta: float
 
 @RULES.rule(torch.einsum, exact=True, assumes=ASSUMES + "; two operands, neither of which repeats a letter")
 def einsum(operation: Operation, equation: Any, *operands: Any) -> MomentTensor:
-    """As for matmul, with the axes that the letters name."""
+    """Multiply and sum as the rule of matmul does, along the axes that the letters name."""
     values = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
     random = next(value for value in values if isinstance(value, MomentTensor))
     terms, _, out = str(equation).replace(" ", "").partition("->")
@@ -124,7 +124,7 @@ def _contract(
 
 @RULES.linear(F.bilinear, exact=True, assumes="as for linear; the two inputs are not random")
 def bilinear(operation: Operation, input1: Any, input2: Any, weight: Any, bias: Any = None) -> tuple[Tensor, Tensor]:
-    """Of y_o = x₁ᵀ W_o x₂ + b_o: the variance by the same operation on squares."""
+    """Compute the moments of y_o = x₁ᵀ W_o x₂ + b_o; the same operation on squares gives the variance."""
     random = first_random(input1, input2, weight, bias)
     if isinstance(input1, MomentTensor) or isinstance(input2, MomentTensor):
         missing(operation, random, "its inputs may not be random, only weight and bias")

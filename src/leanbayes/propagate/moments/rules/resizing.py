@@ -24,7 +24,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Resampling:
-    """Every mode is a product of one map for each axis."""
+    """Resize along one axis after the other: every mode is a product of one map for each axis."""
     rank = mean.dim() - 2
     sizes, scales = _for_each_axis(size, rank), _for_each_axis(scale_factor, rank)
     options: dict[str, Any] = {"align_corners": align_corners, "antialias": antialias}

@@ -46,7 +46,7 @@ RULES.rearranging(Tensor.view_as, Tensor.reshape_as, shape_of=True)
     exact=True,
 )
 def convert(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Another type, device or layout, or a copy."""
+    """Convert to another type, device or layout, or copy."""
     args = tuple(map(expected_of, args))
     if not isinstance(input, MomentTensor):  # plain.to(random) asks only for the type and the device of the other
         return operation(input, *args, **kwargs)
@@ -65,7 +65,7 @@ def convert(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
 
 @RULES.rule(*_both("expand", "expand_as", "broadcast_to"), exact=True)
 def expand(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> MomentTensor:
-    """Copies of a number share all of its noise."""
+    """Expand a tensor; copies of a number share all of its noise."""
     args = tuple(map(expected_of, args))
     mean, variance = (operation(part, *args, **kwargs) for part in (input.expected, input.variance))
     fraction = input.correlations.broadcast(input.variance, mean.shape, input.setting)
@@ -75,7 +75,7 @@ def expand(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Momen
 
 @RULES.rule(torch.cat, torch.concat, torch.concatenate, exact=True)
 def concatenate(operation: Operation, tensors: Any, dim: int = 0) -> MomentTensor:
-    """Along one axis; plain tensors have variance 0."""
+    """Join tensors along one axis; plain tensors have variance 0."""
     random = first_random(*tensors)
     tensors = [tensor for tensor in tensors if tensor.shape != (0,)]
     mean = operation([expected_of(tensor) for tensor in tensors], dim)
@@ -89,7 +89,7 @@ def concatenate(operation: Operation, tensors: Any, dim: int = 0) -> MomentTenso
 
 @RULES.rule(torch.stack, exact=True)
 def stack(operation: Any, tensors: Any, dim: int = 0) -> MomentTensor:
-    """Along a new axis."""
+    """Join tensors along a new axis."""
     joined: MomentTensor = concatenate(torch.cat, [tensor.unsqueeze(dim) for tensor in tensors], dim)
     mean = operation([expected_of(tensor) for tensor in tensors], dim)
     return joined.like(mean, joined.variance, joined.correlations.positions_alone())
@@ -97,7 +97,7 @@ def stack(operation: Any, tensors: Any, dim: int = 0) -> MomentTensor:
 
 @RULES.rule(F.pad, exact=True)
 def pad(operation: Operation, input: Any, pad: Any, mode: str = "constant", value: Any = None) -> MomentTensor:
-    """Constants have no variance; copies have that of what they copy."""
+    """Pad with constants, which have no variance, or with copies, which have the variance of what they copy."""
     x = only_first(operation, (input, value))
     mean = operation(x.expected, pad, mode, value)
     variance = operation(x.variance, pad, mode, None if value is None else 0)
@@ -109,7 +109,7 @@ def pad(operation: Operation, input: Any, pad: Any, mode: str = "constant", valu
 
 @RULES.rule(Tensor.__setitem__, exact=True)
 def set_item(operation: Operation, input: Any, index: Any, value: Any) -> Tensor:
-    """Of x[index] = value, written into a copy."""
+    """Write ``x[index] = value`` into a copy."""
     random = first_random(input, value)
     if not isinstance(input, MomentTensor) or isinstance(index, MomentTensor):
         missing(operation, random, "a plain tensor cannot take random values, nor an index be random")
@@ -130,7 +130,7 @@ def embedding(
     *args: Any,
     **kwargs: Any,
 ) -> MomentTensor:
-    """Rows of the mean and of the variance."""
+    """Look up rows of the mean and of the variance."""
     random = first_random(input, weight)
     if max_norm is not None or random is input:
         missing(operation, random, "max_norm rescales the table itself" if max_norm else "its indices are random")

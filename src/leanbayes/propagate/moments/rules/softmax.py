@@ -18,14 +18,14 @@ ASSUMES = "independent inputs with small variances (first order)"
 
 @RULES.rule(F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax, exact=False, assumes=ASSUMES)
 def softmax(operation: Operation, input: Any, dim: int | None = None, *args: Any, **kwargs: Any) -> MomentTensor:
-    """Var_i = p_i² [(1 − p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²]."""
+    """Compute Var_i = p_i² [(1 − p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²]."""
     mean = operation(input.expected, dim, *args, **kwargs)
     return _result(input, mean, mean.square() * _spread(mean, input.variance, dim), dim)
 
 
 @RULES.rule(F.log_softmax, torch.log_softmax, Tensor.log_softmax, exact=False, assumes=ASSUMES)
 def log_softmax(operation: Operation, input: Any, dim: int | None = None, *args: Any, **kwargs: Any) -> MomentTensor:
-    """Var_i = (1 − p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²."""
+    """Compute Var_i = (1 − p_i)² σ_i² + Σ_{j≠i} p_j² σ_j²."""
     mean = operation(input.expected, dim, *args, **kwargs)
     return _result(input, mean, _spread(mean.exp(), input.variance, dim), dim)
 
