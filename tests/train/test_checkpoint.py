@@ -70,7 +70,7 @@ def other_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:
         ({"model": {"dtype": torch.float64}}, r"'model\.dtype\[0\]': 'float32'.*'float64'"),
         ({"model": {"net": nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1))}}, r"model\.architecture"),
     ],
-    ids=lambda value: str(value)[:60],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_a_setting_that_changes_the_result_makes_another_training(
     tmp_path: Path, other: dict[str, Any], field: str
