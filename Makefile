@@ -13,7 +13,7 @@ BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py bench
 # Tests that take about a minute of one core together, and that break first if something basic does.
 FAST = tests/test_architecture.py tests/test_layout.py tests/test_citations.py tests/test_documentation.py \
 	tests/test__calls.py tests/test__catalogue.py tests/test_bayesian.py tests/test_objective.py tests/test_storage.py \
-	tests/test_version_0_1.py tests/likelihood tests/metrics tests/priors tests/prediction tests/optim \
+	tests/test_version_0_1.py tests/likelihood tests/metrics tests/priors \
 	tests/train/schedules tests/propagate/test_propagation.py
 
 .PHONY: help demo test test-fast check format test-slow test-crash bench bench-peers clean
