@@ -31,19 +31,19 @@ def moments_within_standard_errors(
 def covariance_within_standard_errors(draws: Tensor, mean: Tensor, covariance: Tensor, *, errors: float = 5.0) -> None:
     """The covariance matrix of the flattened draws, up to ``errors`` standard errors, entry by entry."""
     centred, n = (draws.detach().double() - mean.detach()).flatten(1), len(draws)
-    found = centred.T @ centred / n
+    result = centred.T @ centred / n
     second = centred.square().T @ centred.square() / n  # E[(zᵢzⱼ)²], for the spread of the products
-    _within(found, (second - found.square()).clamp_min(0).sqrt(), n, covariance, errors)
+    _within(result, (second - result.square()).clamp_min(0).sqrt(), n, covariance, errors)
 
 
-def _within(found: Tensor, spread: Tensor, n: int, expected: Tensor | float, errors: float) -> None:
-    assert torch.isfinite(found).all(), "some draws are not finite"
-    expected = torch.as_tensor(expected, dtype=torch.float64).detach().expand(found.shape)
+def _within(result: Tensor, spread: Tensor, n: int, expected: Tensor | float, errors: float) -> None:
+    assert torch.isfinite(result).all(), "some draws are not finite"
+    expected = torch.as_tensor(expected, dtype=torch.float64).detach().expand(result.shape)
     allowed = errors * spread / math.sqrt(n) + 1e-10 * (1 + expected.abs())  # the second part is for rounding
-    off = (found - expected).abs()
+    off = (result - expected).abs()
     worst = int((off / allowed).argmax())
     assert (off <= allowed).all(), (
-        f"entry {worst} of {off.numel()}: the mean of {n} draws is {found.flatten()[worst]:.6g}, "
+        f"entry {worst} of {off.numel()}: the mean of {n} draws is {result.flatten()[worst]:.6g}, "
         f"expected {expected.flatten()[worst]:.6g}, allowed ±{allowed.flatten()[worst]:.3g}"
     )
 

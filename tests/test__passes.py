@@ -111,14 +111,14 @@ def test_outside_of_passes_checkpoints_are_those_of_torch() -> None:
     """The plain model keeps its gradients, in both modes, after a `Bayesian` has run."""
     model = Deep(False).double()
     lb.Bayesian(model)(torch.ones(2, 3, dtype=torch.float64)).sum().backward()
-    found = []
+    outcome = []
     for saving in (None, False, True):
         model.zero_grad()
         model.saving = saving
         model(torch.ones(2, 3, dtype=torch.float64, requires_grad=True)).square().sum().backward()
-        found.append([p.grad.clone() for p in model.parameters()])
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
+        outcome.append([p.grad.clone() for p in model.parameters()])
+    for other in outcome[1:]:
+        for one, two in zip(outcome[0], other, strict=True):
             torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
@@ -166,7 +166,7 @@ def test_a_module_in_two_positions_keeps_its_parameters(propagate: str) -> None:
 
 def in_threads(jobs: list[Callable[[], Any]], rounds: int) -> list[list[Any]]:
     """What each job returns, when every job runs again and again in a thread of its own."""
-    found: list[list[Any]] = [[] for _ in jobs]
+    outcome: list[list[Any]] = [[] for _ in jobs]
     errors: list[BaseException] = []
     start = threading.Barrier(len(jobs))
 
@@ -178,14 +178,14 @@ def in_threads(jobs: list[Callable[[], Any]], rounds: int) -> list[list[Any]]:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=pair) for pair in zip(jobs, found, strict=True)]
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(jobs, outcome, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if errors:
         raise errors[0]
-    return found
+    return outcome
 
 
 def test_threads_that_share_a_model_do_not_disturb_each_other() -> None:
@@ -256,8 +256,8 @@ def test_models_with_a_module_in_common_exclude_each_other() -> None:
         thread.join()
     attempt()
     assert free == [False, True]
-    found = in_threads([lambda: _through(both), lambda: _through(other)], 200)
-    assert [len(results) for results in found] == [200, 200]
+    outcome = in_threads([lambda: _through(both), lambda: _through(other)], 200)
+    assert [len(results) for results in outcome] == [200, 200]
 
 
 def _through(model: nn.Module) -> bool:

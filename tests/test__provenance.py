@@ -16,11 +16,11 @@ def test_a_record_knows_the_commit_the_changes_and_the_machine(tmp_path: Path, m
     name = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
     for command in (["init", "-q"], ["add", "."], [*name, "commit", "-qm", "First"]):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
-    found = surroundings()
-    assert found["commit"] == git("rev-parse", "HEAD")
-    assert len(found["commit"]) == 40
-    assert found["changed_since_commit"] is False
-    assert found["machine"]["torch"] == torch.__version__
+    result = surroundings()
+    assert result["commit"] == git("rev-parse", "HEAD")
+    assert len(result["commit"]) == 40
+    assert result["changed_since_commit"] is False
+    assert result["machine"]["torch"] == torch.__version__
     (tmp_path / "benchmarks" / "a.py").write_text("2\n")
     assert surroundings()["changed_since_commit"] is False
     assert surroundings("benchmarks")["changed_since_commit"] is True

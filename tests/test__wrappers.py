@@ -164,8 +164,8 @@ def test_gradients_of_two_processes_are_those_of_one_on_the_whole_batch(processe
     assert not all(torch.allclose(a, b) for a, b in zip(expected, alone, strict=True))
     if case == "moments":  # draws of the outputs, which differ between a half and the whole
         expected = mean_of_halves([5, 5], **options)
-    for found, _ in processes[1]:
-        for got, want in zip(found[case], expected, strict=True):
+    for result, _ in processes[1]:
+        for got, want in zip(result[case], expected, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
@@ -176,8 +176,8 @@ def mean_of_halves(seeds: list[int], **options) -> list[torch.Tensor]:
 
 def test_with_noise_of_its_own_each_process_adds_its_own_draw(processes) -> None:
     """The gradient is the mean over the processes, each with its half and its draw: one more draw in the estimate."""
-    for found, _ in processes[1]:
-        for got, want in zip(found["noise of its own"], mean_of_halves([0, 1]), strict=True):
+    for result, _ in processes[1]:
+        for got, want in zip(result["noise of its own"], mean_of_halves([0, 1]), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
@@ -193,9 +193,9 @@ def test_a_wrapper_that_is_thrown_away_refuses_nothing(processes) -> None:
 
 
 def test_inside_no_sync_nothing_is_averaged_and_nothing_refused(processes) -> None:
-    for rank, (found, _) in enumerate(processes[1]):
+    for rank, (result, _) in enumerate(processes[1]):
         own = script.gradients(script.network(), *script.half(rank), seed=5)
-        for got, want in zip(found["not averaged"], own, strict=True):
+        for got, want in zip(result["not averaged"], own, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
@@ -212,9 +212,9 @@ def test_fit_without_a_launcher_does_not_train_processes_apart(processes) -> Non
 
 def test_one_process_alone_predicts_and_saves_what_is_wrapped(processes) -> None:
     """A forward of the wrapper would wait for the other process."""
-    folder, found = processes
+    folder, result = processes
     x, _ = script.half(0)
     expected = lb.predict(script.network(), x, samples=2, generator=torch.Generator().manual_seed(0)).mean
-    torch.testing.assert_close(found[0][0]["predicted"][0], expected)
+    torch.testing.assert_close(result[0][0]["predicted"][0], expected)
     again = lb.load(folder / "model", script.network().model)
     assert again.state_dict().keys() == script.network().state_dict().keys()

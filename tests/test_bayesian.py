@@ -285,14 +285,14 @@ def test_nothing_in_the_library_names_a_device() -> None:
     """
     pattern = re.compile(r"""\.(cpu|cuda)\(|device=["'](?!meta)|\.to\(["'](cpu|cuda)""")
     root = Path(lb.__file__).parent
-    found = [
+    result = [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
         for path in sorted(root.rglob("*.py"))
         if path.name != "_files.py"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(line)
     ]
-    assert not found, found
+    assert not result, result
 
 
 # ---------------------------------------------------------------- buffers and modes
@@ -580,8 +580,8 @@ def test_torch_func_grad_equals_autograd(propagate: str) -> None:
     def loss(values: dict[str, Tensor]) -> Tensor:
         return functional_call(bnn, values, (x,), {"generator": seeded()}).square().sum()
 
-    for name, found in grad(loss)(parameters).items():
-        torch.testing.assert_close(found, bnn.get_parameter(name).grad, rtol=1e-10, atol=1e-12)
+    for name, result in grad(loss)(parameters).items():
+        torch.testing.assert_close(result, bnn.get_parameter(name).grad, rtol=1e-10, atol=1e-12)
 
 
 def check_compiled(backend: str, subspace: lb.subspace.Subspace, draws: int) -> None:
@@ -594,14 +594,14 @@ def check_compiled(backend: str, subspace: lb.subspace.Subspace, draws: int) -> 
     for name, weight in bnn.weights().items():
         dense = weight.variance().detach()
         variance += (dense @ x[0] ** 2) if name == "weight" else dense
-    found = []
+    result = []
     for _ in range(draws):
         bnn.zero_grad()
         out = compiled(x)
         out[0, 0].backward()
         torch.testing.assert_close(bnn.model.weight.grad[0], x[0])
-        found.append(out.detach())
-    moments_within_standard_errors(torch.stack(found), bnn.model(x).detach(), variance)
+        result.append(out.detach())
+    moments_within_standard_errors(torch.stack(result), bnn.model(x).detach(), variance)
     torch.compiler.reset()
 
 

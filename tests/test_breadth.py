@@ -189,10 +189,10 @@ def test_a_life_from_conversion_to_loading(tmp_path: Path, name: str, subspace: 
     bnn.train()
     before = {key: parameter.detach().clone() for key, parameter in bnn.named_parameters()}
     optimizer = torch.optim.SGD(bnn.parameter_groups(lr=0.05))
-    found = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, output=case.output)
-    found.loss.backward()
+    result = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, output=case.output)
+    result.loss.backward()
     optimizer.step()
-    assert torch.isfinite(found.loss)
+    assert torch.isfinite(result.loss)
     moved = {key: not torch.equal(before[key], parameter) for key, parameter in bnn.named_parameters()}
     assert all(moved[key] for key in moved if key.startswith("coordinates.")), moved
     assert all(moved["model." + key] for key, _ in bnn.parts() if before["model." + key].any()), moved
@@ -251,10 +251,10 @@ def test_the_draws_are_those_of_a_loop_over_torch(name: str) -> None:
             weights = bnn.draw(generator=generator)
             out = call(lambda *a, w=weights, **k: torch.func.functional_call(bnn.model, w, a, k), x)
             draws.append(F.softmax(case.output(out), 1))
-    found = lb.predict(
+    result = lb.predict(
         bnn, x, samples=4, method="loop", output=case.output, generator=torch.Generator().manual_seed(5)
     ).mean
-    torch.testing.assert_close(found, torch.stack(draws).mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result, torch.stack(draws).mean(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)

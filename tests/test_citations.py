@@ -41,13 +41,13 @@ def text_of(path: str) -> str:
 
 
 def test_no_text_cites_a_paper_by_its_number() -> None:
-    found = []
+    result = []
     for path in tracked():
         if Path(path).suffix not in BINARY and path != "constraints.txt":
             for number, line in enumerate(text_of(path).splitlines(), start=1):
                 if PROSE.search(line) or IDENTIFIERS.search(line):
-                    found.append(f"{path}:{number}: {line.strip()[:120]}")
-    assert not found, "cite these papers by author and year:\n" + "\n".join(found)
+                    result.append(f"{path}:{number}: {line.strip()[:120]}")
+    assert not result, "cite these papers by author and year:\n" + "\n".join(result)
 
 
 def test_no_file_is_named_by_the_number_of_a_paper() -> None:

@@ -42,7 +42,7 @@ def test_the_loss_is_what_a_hand_computes_from_the_same_noise(
     classifier: lb.Bayesian, batch: tuple[Tensor, Tensor]
 ) -> None:
     x, y = batch
-    found = lb.elbo(
+    result = lb.elbo(
         classifier, x, y, lb.Categorical(), n_data=50, samples=3, kl_weight=0.3, generator=seeded()
     )  # fmt: skip
     generator, scale, nll = seeded(), scales(classifier), 0.0
@@ -53,9 +53,9 @@ def test_the_loss_is_what_a_hand_computes_from_the_same_noise(
         logits = x @ w.T + b
         nll += sum((torch.logsumexp(row, 0) - row[label]).item() for row, label in zip(logits, y, strict=True)) / 3
     kl = closed_kl(classifier)
-    assert found.nll.item() == pytest.approx(nll / 6, rel=1e-12)
-    assert found.kl.item() == pytest.approx(kl, rel=1e-12)
-    assert found.loss.item() == pytest.approx(nll / 6 + 0.3 * kl / 50, rel=1e-12)
+    assert result.nll.item() == pytest.approx(nll / 6, rel=1e-12)
+    assert result.kl.item() == pytest.approx(kl, rel=1e-12)
+    assert result.loss.item() == pytest.approx(nll / 6 + 0.3 * kl / 50, rel=1e-12)
 
 
 @pytest.mark.parametrize("n_data", [1, 6, 1000])
@@ -63,8 +63,8 @@ def test_the_loss_is_what_a_hand_computes_from_the_same_noise(
 def test_the_kl_is_scaled_once(
     classifier: lb.Bayesian, batch: tuple[Tensor, Tensor], n_data: int, kl_weight: float
 ) -> None:
-    found = lb.elbo(classifier, *batch, lb.Categorical(), n_data=n_data, kl_weight=kl_weight, generator=seeded())
-    assert (found.loss - found.nll).item() == pytest.approx(kl_weight * closed_kl(classifier) / n_data, rel=1e-10)
+    result = lb.elbo(classifier, *batch, lb.Categorical(), n_data=n_data, kl_weight=kl_weight, generator=seeded())
+    assert (result.loss - result.nll).item() == pytest.approx(kl_weight * closed_kl(classifier) / n_data, rel=1e-10)
 
 
 def test_the_nll_is_a_mean_over_examples_and_a_sum_over_pixels() -> None:
@@ -73,14 +73,14 @@ def test_the_nll_is_a_mean_over_examples_and_a_sum_over_pixels() -> None:
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     for size in (1, 5):
-        found = lb.elbo(
+        result = lb.elbo(
             model,
             torch.ones(size, 1, 3, 2),
             torch.zeros(size, 3, 2, dtype=torch.long),
             lb.Categorical(),
             n_data=10,
         )
-        assert found.nll.item() == pytest.approx(6 * math.log(4), rel=1e-6)
+        assert result.nll.item() == pytest.approx(6 * math.log(4), rel=1e-6)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
@@ -88,34 +88,34 @@ def test_temperature_counts_the_entropy(
     classifier: lb.Bayesian, batch: tuple[Tensor, Tensor], temperature: float
 ) -> None:
     """−E_q log p(w) − T·H(q) for Normals: cross-entropy and entropy in closed form."""
-    found = lb.elbo(classifier, *batch, lb.Categorical(), n_data=20, temperature=temperature, generator=seeded())
+    result = lb.elbo(classifier, *batch, lb.Categorical(), n_data=20, temperature=temperature, generator=seeded())
     means, cross, entropy = dict(classifier.model.named_parameters()), 0.0, 0.0
     for name, scale in scales(classifier).items():
         second = scale**2 + means[name].detach() ** 2
         cross += (0.5 * math.log(2 * math.pi) + second / 2).sum().item()
         entropy += (0.5 * math.log(2 * math.pi * math.e) + scale.log()).sum().item()
-    assert (found.loss - found.nll).item() == pytest.approx((cross - temperature * entropy) / 20, rel=1e-10)
-    assert found.kl.item() == pytest.approx(cross - entropy, rel=1e-10)
+    assert (result.loss - result.nll).item() == pytest.approx((cross - temperature * entropy) / 20, rel=1e-10)
+    assert result.kl.item() == pytest.approx(cross - entropy, rel=1e-10)
 
 
 def test_temperature_in_half_precision_keeps_the_digits_of_the_kl() -> None:
     """The KL of a bfloat16 model is summed in float32; so must be the entropy that temperature adds."""
     bnn = lb.Bayesian(nn.Linear(60, 50, dtype=torch.bfloat16))
     x, y = torch.zeros(2, 60, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.long)
-    found = lb.elbo(bnn, x, y, lb.Categorical(), n_data=1, temperature=2.0)
+    result = lb.elbo(bnn, x, y, lb.Categorical(), n_data=1, temperature=2.0)
     spreads = [weight.spread.detach().double() for weight in bnn.weights().values()]
     entropy = sum((0.5 * math.log(2 * math.pi * math.e) + s.log()).sum().item() for s in spreads)
-    assert (found.loss - found.nll.float() - found.kl).item() == pytest.approx(-entropy, rel=1e-4)
+    assert (result.loss - result.nll.float() - result.kl).item() == pytest.approx(-entropy, rel=1e-4)
 
 
 def test_kl_per_parameter_divides_by_the_random_coordinates(batch: tuple[Tensor, Tensor]) -> None:
     bnn = lb.Bayesian(nn.Linear(3, 4, dtype=torch.float64), subspace=lb.random_k(k=5))
-    found = lb.elbo(bnn, *batch, lb.Categorical(), n_data=1000, kl_per="parameter", kl_weight=0.7, generator=seeded())
+    result = lb.elbo(bnn, *batch, lb.Categorical(), n_data=1000, kl_per="parameter", kl_weight=0.7, generator=seeded())
     means, kl = dict(bnn.model.named_parameters()), 0.0
     for name, parts in bnn.parts():
         positions = slice(None) if parts.index is None else parts.index.long()
         kl += normal_kl(means[name].detach().flatten()[positions], scales(bnn)[name].flatten(), 0.0, 1.0).item()
-    assert (found.loss - found.nll).item() == pytest.approx(0.7 * kl / 5, rel=1e-10)
+    assert (result.loss - result.nll).item() == pytest.approx(0.7 * kl / 5, rel=1e-10)
 
 
 def test_more_samples_average_the_same_nll(classifier: lb.Bayesian, batch: tuple[Tensor, Tensor]) -> None:
@@ -138,12 +138,12 @@ def test_more_samples_average_the_same_nll(classifier: lb.Bayesian, batch: tuple
 def test_a_plain_module_has_no_kl(batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
     model = nn.Linear(3, 4, dtype=torch.float64)
-    found = lb.elbo(model, x, y, lb.Categorical(), n_data=10, kl_weight=5.0)
+    result = lb.elbo(model, x, y, lb.Categorical(), n_data=10, kl_weight=5.0)
     logits = model(x).detach()
     expected = sum((torch.logsumexp(row, 0) - row[label]).item() for row, label in zip(logits, y, strict=True)) / 6
-    assert found.kl.item() == 0
-    assert found.loss.item() == found.nll.item() == pytest.approx(expected, rel=1e-12)
-    found.loss.backward()
+    assert result.kl.item() == 0
+    assert result.loss.item() == result.nll.item() == pytest.approx(expected, rel=1e-12)
+    result.loss.backward()
     assert model.weight.grad is not None
 
 
@@ -163,16 +163,16 @@ def test_the_gradient_is_that_of_the_expected_loss(propagate: str) -> None:
         propagate=propagate,
     )
     ((_, parts),) = bnn.parts()
-    likelihood, generator, found = lb.Gaussian(noise).double(), seeded(), []
+    likelihood, generator, result = lb.Gaussian(noise).double(), seeded(), []
     for _ in range(1500):
         loss = lb.elbo(bnn, x, y, likelihood, n_data=n, generator=generator).loss
-        found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [bnn.model.weight, parts.rho])]))
+        result.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [bnn.model.weight, parts.rho])]))
     mean, rho = bnn.model.weight.detach(), parts.rho.detach()
     sigma = torch.log1p(rho.exp())
     to_mean = -(y - x @ mean.T).T @ x / (noise**2 * 5) + mean / (prior**2 * n)
     to_sigma = (x**2).sum(0) * sigma / (noise**2 * 5) + (sigma / prior**2 - 1 / sigma) / n
     to_rho = to_sigma / (1 + torch.exp(-rho))
-    mean_within_standard_errors(torch.stack(found), torch.cat([to_mean.flatten(), to_rho.flatten()]))
+    mean_within_standard_errors(torch.stack(result), torch.cat([to_mean.flatten(), to_rho.flatten()]))
 
 
 def test_another_propagation_than_the_models_own() -> None:
@@ -204,9 +204,9 @@ def test_inputs_of_every_kind_and_outputs_picked(kind: str) -> None:
     bnn = lb.Bayesian(Two())
     inputs = {"b": b, "a": a} if kind == "mapping" else (a, b)
     with bnn.at_mean():
-        found = lb.elbo(bnn, inputs, y, lb.Categorical(), n_data=4, output=lambda out: out["scores"])
+        result = lb.elbo(bnn, inputs, y, lb.Categorical(), n_data=4, output=lambda out: out["scores"])
     expected = nn.functional.cross_entropy(bnn.model.one(a) - bnn.model.two(b), y)
-    torch.testing.assert_close(found.nll, expected)
+    torch.testing.assert_close(result.nll, expected)
 
 
 def test_learned_noise_is_reached_by_the_gradient() -> None:

@@ -598,8 +598,8 @@ def test_sparse_modules_that_are_not_random_and_ensembles_of_them(tmp_path: Path
     assert torch.equal(again(torch.ones(2, 5)), alone(torch.ones(2, 5)))
     both = lb.baselines.Ensemble(sparse_cnn().eval(), trained(lb.Bayesian(cnn())).eval())
     lb.save(both, tmp_path / "both")
-    found = lb.load(tmp_path / "both", cnn()).eval()
-    ours, theirs = (lb.predict(m, x, samples=2, method="loop", generator=seeded()) for m in (both, found))
+    result = lb.load(tmp_path / "both", cnn()).eval()
+    ours, theirs = (lb.predict(m, x, samples=2, method="loop", generator=seeded()) for m in (both, result))
     assert torch.equal(ours.mean, theirs.mean)
 
 

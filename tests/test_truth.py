@@ -73,11 +73,11 @@ def train(bnn: lb.Bayesian, problem: Problem, kl_weight: float = 1.0) -> tuple[T
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1 ** (1 / steps))
     path = []
     for step in range(steps):
-        found = lb.elbo(
+        result = lb.elbo(
             bnn, problem.x, problem.y, likelihood, n_data=n, samples=samples, kl_weight=kl_weight, generator=generator
         )
         optimizer.zero_grad()
-        found.loss.backward()
+        result.loss.backward()
         optimizer.step()
         schedule.step()
         if step >= steps // 2:
@@ -150,7 +150,7 @@ def test_prediction_after_training_is_the_exact_predictive(problem: Problem) -> 
         bnn.model.weight.copy_(problem.mean)
         parts.rho.copy_(inverse_softplus(torch.full_like(parts.rho, problem.std)))
     samples = 4000
-    found = lb.predict(
+    result = lb.predict(
         bnn,
         problem.x,
         likelihood=problem.likelihood(),
@@ -158,6 +158,6 @@ def test_prediction_after_training_is_the_exact_predictive(problem: Problem) -> 
         generator=torch.Generator().manual_seed(5),
     )
     epistemic = (problem.x.square().sum(1) * problem.std**2).unsqueeze(1)
-    assert ((found.mean[:, 0] - problem.x @ problem.mean).abs() < 5 * (epistemic[:, 0] / samples).sqrt()).all()
-    assert ((found.epistemic - epistemic).abs() < 5 * math.sqrt(2 / samples) * epistemic).all()
-    torch.testing.assert_close(found.total, found.epistemic + problem.noise**2, rtol=1e-6, atol=0)
+    assert ((result.mean[:, 0] - problem.x @ problem.mean).abs() < 5 * (epistemic[:, 0] / samples).sqrt()).all()
+    assert ((result.epistemic - epistemic).abs() < 5 * math.sqrt(2 / samples) * epistemic).all()
+    torch.testing.assert_close(result.total, result.epistemic + problem.noise**2, rtol=1e-6, atol=0)

@@ -49,7 +49,7 @@ def main(rank: int, folder: Path) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     ddp = DistributedDataParallel(network())
     x, y = half(rank)
-    found = {
+    result = {
         "same noise": gradients(ddp, x, y, seed=5),
         "noise of its own": gradients(ddp, x, y, seed=rank),
         "moments": gradients(ddp, x, y, seed=5, propagate="moments"),
@@ -57,7 +57,7 @@ def main(rank: int, folder: Path) -> None:
         "around compiled": gradients(DistributedDataParallel(torch.compile(network(), backend="eager")), x, y, seed=5),
     }
     with ddp.no_sync():  # the user says that the gradients are not to be averaged
-        found["not averaged"] = gradients(ddp.module, x, y, seed=5)
+        result["not averaged"] = gradients(ddp.module, x, y, seed=5)
     learned = lb.Gaussian(noise="learned")
     target = torch.zeros(4, 2, dtype=torch.float64)
     inside = network()
@@ -76,10 +76,10 @@ def main(rank: int, folder: Path) -> None:
     with torch.no_grad():
         lb.elbo(ddp.module, x, y, lb.Categorical(), n_data=8)  # no gradients, nothing to average
     if rank == 0:  # the other process takes no part, so a forward of DDP would wait for ever
-        found["predicted"] = [lb.predict(ddp, x, samples=2, generator=torch.Generator().manual_seed(0)).mean]
+        result["predicted"] = [lb.predict(ddp, x, samples=2, generator=torch.Generator().manual_seed(0)).mean]
         lb.save(ddp, folder / "model")
     words["thrown away"] = refused(lambda: gradients(gone, x, y, seed=5))
-    torch.save((found, words), folder / f"found{rank}")
+    torch.save((result, words), folder / f"found{rank}")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 

@@ -56,10 +56,10 @@ def compare(operation, x, shape, bias, *args, **kwargs):
     close(ours, theirs)
     g = torch.randn_like(theirs)
     leaves = [x] if bias is None else [x, bias]
-    found = torch.autograd.grad((ours * g).sum(), [weight.stored, *leaves])
+    result = torch.autograd.grad((ours * g).sum(), [weight.stored, *leaves])
     expected = torch.autograd.grad((theirs * g).sum(), [dense, *leaves])
-    close(found[0], expected[0].flatten()[weight.positions.long()])
-    for a, b in zip(found[1:], expected[1:], strict=True):
+    close(result[0], expected[0].flatten()[weight.positions.long()])
+    for a, b in zip(result[1:], expected[1:], strict=True):
         close(a, b)
     assert len(seen) == 1
     close(seen[0], expected[0])
@@ -191,7 +191,7 @@ def test_questions_need_no_dense_tensor():
 
 def large_storages(size):
     """Addresses of memory that tensors hold, of at least so many bytes."""
-    found = set()
+    result = set()
     for thing in gc.get_objects():
         if type(thing) in (Tensor, torch.nn.Parameter):
             try:
@@ -199,8 +199,8 @@ def large_storages(size):
             except NotImplementedError:  # what a transform of torch.func in another test has left: it has no memory
                 continue
             if storage.nbytes() >= size:
-                found.add(storage.data_ptr())
-    return found
+                result.add(storage.data_ptr())
+    return result
 
 
 def test_dense_memory_lives_for_one_operation(monkeypatch):

@@ -152,18 +152,18 @@ def test_its_own_buffers_are_its_only_tensors_beside_the_parts(build: Build) -> 
 
 def test_more_samples_than_members_are_not_made(build: Build) -> None:
     predictor = build(FLOAT)
-    found = predict(predictor, x_of(), samples=40)
-    assert found.draws.tolist() == [min(40, predictor.members or 40)] * 5
+    result = predict(predictor, x_of(), samples=40)
+    assert result.draws.tolist() == [min(40, predictor.members or 40)] * 5
     if predictor.members not in (None, 1):  # one draw may be repeated: it is the same
         with pytest.raises(InputError, match="draws were asked"):
             list(predictor.outputs(x_of(), predictor.members + 1, None))
 
 
 def test_auto_draws_and_batches_work(build: Build) -> None:
-    found = predict(build(FLOAT), x_of(), samples="auto", max_samples=12, batch_size=2)
-    assert found.mean.shape == (5, 3)
-    assert torch.isfinite(found.mean).all()
-    assert (found.draws >= 1).all()
+    result = predict(build(FLOAT), x_of(), samples="auto", max_samples=12, batch_size=2)
+    assert result.mean.shape == (5, 3)
+    assert torch.isfinite(result.mean).all()
+    assert (result.draws >= 1).all()
 
 
 def test_forward_returns_what_the_model_returns_with_gradients(build: Build) -> None:

@@ -144,9 +144,9 @@ def test_fit_trains_it_with_dropout() -> None:
     predictor = MCDropout(model)
     history = fit(predictor, data, likelihood=Categorical(), epochs=15, optimizer=Optimization(lr=0.02))
     assert history.losses[-1] < 0.5 * history.losses[0]
-    found = predict(predictor, x, samples=20)
-    assert (found.mean.argmax(1) == (x[:, 0] > 0).long()).double().mean() > 0.9
-    assert found.epistemic.max() > 1e-3
+    result = predict(predictor, x, samples=20)
+    assert (result.mean.argmax(1) == (x[:, 0] > 0).long()).double().mean() > 0.9
+    assert result.epistemic.max() > 1e-3
 
 
 def test_forward_draws_in_eval_mode_too() -> None:

@@ -55,8 +55,8 @@ def convolutional(count: int = 3) -> list[nn.Module]:
 
 def outs(ensemble: Ensemble, x: Tensor) -> list[Tensor]:
     assert ensemble.members is not None
-    found = list(ensemble.outputs(x, ensemble.members, None))
-    return [out["logits"] if isinstance(out, dict) else out for out in found]
+    result = list(ensemble.outputs(x, ensemble.members, None))
+    return [out["logits"] if isinstance(out, dict) else out for out in result]
 
 
 def test_together_equals_the_loop_equals_each_member_by_hand() -> None:
@@ -92,9 +92,9 @@ def test_together_equals_the_loop_for_a_resnet() -> None:
 def test_the_prediction_is_the_mean_of_the_members_probabilities() -> None:
     models, x = [nn.Linear(4, 3) for _ in range(5)], torch.randn(6, 4)
     for method in ("auto", "together", "loop"):
-        found = predict(Ensemble(*models, method=method), x, samples="auto")
-        torch.testing.assert_close(found.mean, torch.stack([model(x).softmax(1) for model in models]).mean(0))
-        assert found.draws.tolist() == [5] * 6
+        result = predict(Ensemble(*models, method=method), x, samples="auto")
+        torch.testing.assert_close(result.mean, torch.stack([model(x).softmax(1) for model in models]).mean(0))
+        assert result.draws.tolist() == [5] * 6
         few = predict(Ensemble(*models, method=method), x, samples=2)
         torch.testing.assert_close(few.mean, torch.stack([model(x).softmax(1) for model in models[:2]]).mean(0))
 
@@ -168,13 +168,13 @@ def test_random_members_go_round_with_new_draws() -> None:
     models = [Bayesian(nn.Linear(4, 3)) for _ in range(2)]
     ensemble, x = Ensemble(*models), torch.randn(6, 4)
     assert ensemble.members is None
-    found = list(ensemble.outputs(x, 5, torch.Generator().manual_seed(0)))
-    assert len(found) == 5
-    for draw, out in enumerate(found):
+    result = list(ensemble.outputs(x, 5, torch.Generator().manual_seed(0)))
+    assert len(result) == 5
+    for draw, out in enumerate(result):
         gaps = [(out - model.model(x)).abs().mean() for model in models]
         assert gaps[draw % 2] < gaps[1 - draw % 2]  # near its own means
         assert gaps[draw % 2] > 0
-    assert not torch.equal(found[0], found[2])
+    assert not torch.equal(result[0], result[2])
 
 
 def test_members_with_few_draws_bound_the_whole() -> None:
@@ -197,9 +197,9 @@ def test_members_with_few_draws_bound_the_whole() -> None:
 
 def test_one_member_is_a_plain_model() -> None:
     model, x = nn.Linear(4, 3), torch.randn(6, 4)
-    found = predict(Ensemble(model), x)
-    torch.testing.assert_close(found.mean, model(x).softmax(1))
-    assert found.epistemic.abs().max() < 1e-6
+    result = predict(Ensemble(model), x)
+    torch.testing.assert_close(result.mean, model(x).softmax(1))
+    assert result.epistemic.abs().max() < 1e-6
 
 
 def test_forward_is_the_mean_of_outputs() -> None:

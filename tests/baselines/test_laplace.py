@@ -56,27 +56,27 @@ class Regression:
 def test_a_linear_gaussian_model_has_the_exact_posterior(whole: bool) -> None:
     truth = Regression()
     chosen: Any = () if whole else ("subnetwork", everything())
-    found = LaplaceApproximation.fit(
+    result = LaplaceApproximation.fit(
         truth.model(), truth.batches(), Gaussian(truth.sigma), *chosen, prior_precision=truth.tau
     )
     x = torch.randn(6, 4, dtype=torch.float64)
     design = torch.cat([x, torch.ones(6, 1)], 1)
-    mean, variance = found.functional_variance(x)
+    mean, variance = result.functional_variance(x)
     torch.testing.assert_close(mean, design @ truth.mean)
     expected = torch.einsum("ni,ij,nj->n", design, torch.linalg.inv(truth.precision), design)
     torch.testing.assert_close(variance.flatten(), expected, rtol=1e-6, atol=0)
-    p = predict(found, x, likelihood=Gaussian(truth.sigma), samples=4000, generator=torch.Generator().manual_seed(0))
+    p = predict(result, x, likelihood=Gaussian(truth.sigma), samples=4000, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(p.epistemic.flatten(), expected, rtol=5 * math.sqrt(2 / 4000), atol=0)
     torch.testing.assert_close(p.aleatoric.flatten(), torch.full((6,), truth.sigma**2, dtype=torch.float64))
 
 
 def test_the_prior_precision_has_the_highest_evidence() -> None:
     truth = Regression()
-    found = LaplaceApproximation.fit(truth.model(), truth.batches(), Gaussian(truth.sigma))
+    result = LaplaceApproximation.fit(truth.model(), truth.batches(), Gaussian(truth.sigma))
     best = minimize_scalar(
         lambda log_tau: -truth.evidence(log_tau), bounds=(-6, 6), method="bounded", options={"xatol": 1e-9}
     )
-    assert math.log(found.prior_precision.item()) == pytest.approx(best.x, abs=1e-4)
+    assert math.log(result.prior_precision.item()) == pytest.approx(best.x, abs=1e-4)
 
 
 class Net(nn.Module):
@@ -133,10 +133,10 @@ def test_the_variance_is_that_of_laplace_torch(subset: str, likelihood: Likeliho
     tau = theirs.prior_precision.item()
     indices = None if subset == "last_layer" else subspace
     ours = LaplaceApproximation.fit(model, batches, likelihood, subset, indices, prior_precision=tau)
-    found = ours.functional_variance(x)
+    result = ours.functional_variance(x)
     loose = {"rtol": 1e-3, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-6, "atol": 1e-9}
-    torch.testing.assert_close(found[0], mean, **loose)
-    torch.testing.assert_close(found[1], variance, **loose)
+    torch.testing.assert_close(result[0], mean, **loose)
+    torch.testing.assert_close(result[1], variance, **loose)
     tuned = LaplaceApproximation.fit(model, batches, likelihood, subset, indices).prior_precision
     evidence = [
         theirs.log_marginal_likelihood(torch.as_tensor(t)).item() for t in (tau, tuned, 1.1 * tuned, tuned / 1.1)
@@ -148,7 +148,7 @@ def test_the_variance_is_that_of_laplace_torch(subset: str, likelihood: Likeliho
 def test_the_precision_is_the_gauss_newton_matrix_by_hand() -> None:
     likelihood = Categorical()
     model, batches = Net().double().eval(), data(torch.float64, likelihood)
-    found = LaplaceApproximation.fit(model, batches, likelihood, prior_precision=2.0)
+    result = LaplaceApproximation.fit(model, batches, likelihood, prior_precision=2.0)
     total = 2.0 * torch.eye(51, dtype=torch.float64)
     for x, _ in batches:
         for row in x:
@@ -158,15 +158,15 @@ def test_the_precision_is_the_gauss_newton_matrix_by_hand() -> None:
             for c in range(3):
                 jacobian[c, 16 * c : 16 * (c + 1)], jacobian[c, 48 + c] = features[:16], 1.0
             total += jacobian.T @ (torch.diag(p) - torch.outer(p, p)) @ jacobian
-    torch.testing.assert_close(found.scale @ found.scale.mT, torch.linalg.inv(total))
+    torch.testing.assert_close(result.scale @ result.scale.mT, torch.linalg.inv(total))
 
 
 def test_draws_have_the_functional_variance() -> None:
     likelihood = Categorical()
-    found = LaplaceApproximation.fit(Net().double(), data(torch.float64, likelihood), likelihood)
+    result = LaplaceApproximation.fit(Net().double(), data(torch.float64, likelihood), likelihood)
     x = torch.randn(2, 2, 6, dtype=torch.float64)
-    mean, variance = found.functional_variance(x)
-    draws = torch.stack(list(found.outputs(x, 4000, torch.Generator().manual_seed(0))))
+    mean, variance = result.functional_variance(x)
+    draws = torch.stack(list(result.outputs(x, 4000, torch.Generator().manual_seed(0))))
     for row in range(2):
         covariance_within_standard_errors(draws[:, row], mean[row], variance[row])
 
@@ -175,17 +175,17 @@ def test_chunks_and_rows_one_by_one_give_the_same(monkeypatch: pytest.MonkeyPatc
     from leanbayes.baselines import laplace as module
 
     likelihood = Categorical()
-    found = LaplaceApproximation.fit(Net().double(), data(torch.float64, likelihood), likelihood)
+    result = LaplaceApproximation.fit(Net().double(), data(torch.float64, likelihood), likelihood)
     x = torch.randn(7, 2, 6, dtype=torch.float64)
-    whole = found.functional_variance(x)[1]
+    whole = result.functional_variance(x)[1]
     monkeypatch.setattr(module, "_BYTES", 2 * 3 * 51 * 8)
-    torch.testing.assert_close(found.functional_variance(x)[1], whole)
+    torch.testing.assert_close(result.functional_variance(x)[1], whole)
 
     def broken(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no batching rule")
 
     monkeypatch.setattr(module, "vmap", broken)
-    torch.testing.assert_close(found.functional_variance(x)[1], whole)
+    torch.testing.assert_close(result.functional_variance(x)[1], whole)
 
 
 class Pair(nn.Module):
@@ -210,15 +210,15 @@ def test_several_inputs_and_recurrent_layers(named: bool, subset: str) -> None:
 
     batches = [(inputs(slice(start, start + 5)), y[start : start + 5]) for start in (0, 5, 10)]
     indices = None if subset == "last_layer" else layers("head")
-    found = LaplaceApproximation.fit(model, batches, Categorical(), subset, indices, prior_precision=1.0)
+    result = LaplaceApproximation.fit(model, batches, Categorical(), subset, indices, prior_precision=1.0)
     features = model.rnn((a + b)[:4])[0][:, -1].detach()
-    mean, variance = found.functional_variance(inputs(slice(4)))
+    mean, variance = result.functional_variance(inputs(slice(4)))
     torch.testing.assert_close(mean, model(a[:4], b[:4])["logits"].detach())
     jacobian = torch.zeros(4, 3, 15)
     for c in range(3):
         jacobian[:, c, 4 * c : 4 * (c + 1)], jacobian[:, c, 12 + c] = features, 1.0
-    torch.testing.assert_close(variance, jacobian @ found.scale @ found.scale.mT @ jacobian.mT, rtol=1e-4, atol=1e-6)
-    assert predict(found, inputs(slice(4)), samples=5).mean.shape == (4, 3)
+    torch.testing.assert_close(variance, jacobian @ result.scale @ result.scale.mT @ jacobian.mT, rtol=1e-4, atol=1e-6)
+    assert predict(result, inputs(slice(4)), samples=5).mean.shape == (4, 3)
 
 
 def test_a_subnetwork_by_scores_or_by_their_selection() -> None:
@@ -239,8 +239,8 @@ def test_a_subnetwork_by_scores_or_by_their_selection() -> None:
 
 def test_fewer_coordinates_than_outputs_give_a_singular_law() -> None:
     likelihood = Categorical()
-    found = LaplaceApproximation.fit(Net(), data(torch.float32, likelihood), likelihood, "subnetwork", random_k(k=1))
-    draws = torch.stack(list(found.outputs(torch.randn(4, 2, 6), 50, None)))
+    result = LaplaceApproximation.fit(Net(), data(torch.float32, likelihood), likelihood, "subnetwork", random_k(k=1))
+    draws = torch.stack(list(result.outputs(torch.randn(4, 2, 6), 50, None)))
     assert torch.isfinite(draws).all()
     spread = torch.linalg.svdvals((draws - draws.mean(0)).movedim(1, 0))
     assert (spread[:, 1] < 1e-3 * spread[:, 0].clamp_min(1e-6) + 1e-6).all()
@@ -252,8 +252,8 @@ def test_the_model_is_left_as_it_was(training: bool) -> None:
     model = Net().train(training)
     model.body[0].requires_grad_(False)
     before, x = copy.deepcopy(model.state_dict()), torch.randn(3, 2, 6)
-    found = LaplaceApproximation.fit(model, data(torch.float32, likelihood), likelihood)
-    next(found.outputs(x, 1, None))
+    result = LaplaceApproximation.fit(model, data(torch.float32, likelihood), likelihood)
+    next(result.outputs(x, 1, None))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(module.training == training for module in model.modules())
     assert not any(module._forward_hooks for module in model.modules())
@@ -293,8 +293,8 @@ def test_what_cannot_be_used_is_named() -> None:
 
 def test_the_noise_of_a_regression_scales_its_variance() -> None:
     x, truth = torch.randn(3, 4, dtype=torch.float64), Regression()
-    found = [
+    result = [
         LaplaceApproximation.fit(truth.model(), truth.batches(), Gaussian(s), prior_precision=1e-9) for s in (0.3, 0.6)
     ]
-    small, large = (np.asarray(f.functional_variance(x)[1]) for f in found)
+    small, large = (np.asarray(f.functional_variance(x)[1]) for f in result)
     np.testing.assert_allclose(large, 4 * small, rtol=1e-5)

@@ -186,9 +186,9 @@ def test_training_collects_epoch_by_epoch() -> None:
         callbacks=[lambda _: swag.collect()],
     )
     assert int(swag.collected) == 6
-    found = predict(swag, x)
-    assert (found.mean.argmax(1) == pairs.tensors[1]).double().mean() > 0.9
-    assert found.epistemic.max() > 0
+    result = predict(swag, x)
+    assert (result.mean.argmax(1) == pairs.tensors[1]).double().mean() > 0.9
+    assert result.epistemic.max() > 0
 
 
 def test_what_cannot_be_used_is_named() -> None:

@@ -37,19 +37,19 @@ def best_by_scipy(logits: np.ndarray, y: np.ndarray) -> tuple[float, float]:
         log_p = logsumexp(log_softmax(logits / np.exp(log_t), axis=-1), axis=0) - np.log(len(logits))
         return -log_p[np.arange(len(y)), y].sum()
 
-    found = minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
-    return math.exp(found.x), found.fun
+    result = minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
+    return math.exp(result.x), result.fun
 
 
 @pytest.mark.parametrize("factor", [0.2, 1.0, 3.0, 10.0])
 def test_scaled_logits_are_scaled_back_and_agree_with_scipy(factor: float) -> None:
     logits, y = known(factor=factor)
-    found = Temperature.fit(nn.Identity(), batches(logits, y), Categorical())
-    assert found.members == 1
+    result = Temperature.fit(nn.Identity(), batches(logits, y), Categorical())
+    assert result.members == 1
     expected, _ = best_by_scipy(logits[None].numpy(), y.numpy())
-    assert found.temperature == pytest.approx(expected, rel=1e-4)
+    assert result.temperature == pytest.approx(expected, rel=1e-4)
     # The curvature of the nll in log T gives T's standard error.
-    assert found.temperature == pytest.approx(factor, rel=0.1)
+    assert result.temperature == pytest.approx(factor, rel=0.1)
 
 
 def test_the_factor_carries_over_exactly() -> None:
@@ -69,9 +69,9 @@ def test_an_ensemble_is_scaled_by_the_nll_of_its_mean_prediction() -> None:
     scaled = Temperature.fit(Ensemble(*models), batches(x, y), Categorical())
     assert scaled.temperature == pytest.approx(expected, rel=1e-4)
     assert expected > 1.5
-    found = predict(scaled, x)
-    assert found.draws.tolist() == [3] * len(y)
-    assert -found.mean[torch.arange(len(y)), y].log().sum().item() == pytest.approx(nll, rel=1e-6)
+    result = predict(scaled, x)
+    assert result.draws.tolist() == [3] * len(y)
+    assert -result.mean[torch.arange(len(y)), y].log().sum().item() == pytest.approx(nll, rel=1e-6)
 
 
 def test_a_bayesian_model_keeps_its_randomness() -> None:
@@ -92,8 +92,8 @@ def test_pixels_and_void_pixels() -> None:
     logits, y = known(count=2 * 20 * 10, factor=2.5)
     images = logits.view(2, 20, 10, 4).movedim(-1, 1)
     plain = Temperature.fit(nn.Identity(), [(logits, y)], Categorical())
-    found = Temperature.fit(nn.Identity(), [(images, y.view(2, 20, 10))], Categorical())
-    assert found.temperature == pytest.approx(plain.temperature, rel=1e-5)
+    result = Temperature.fit(nn.Identity(), [(images, y.view(2, 20, 10))], Categorical())
+    assert result.temperature == pytest.approx(plain.temperature, rel=1e-5)
     void = torch.cat([y.view(2, 20, 10), torch.full((2, 20, 10), 9)])
     more = torch.cat([images, 100 * torch.randn(images.shape, dtype=torch.float64)])
     ignoring = Temperature.fit(nn.Identity(), [(more, void)], Categorical(ignore_index=9))
@@ -104,14 +104,14 @@ def test_pixels_and_void_pixels() -> None:
 def test_labels(target: torch.dtype) -> None:
     logits = torch.randn(3000, 3, generator=seeded(), dtype=torch.float64)
     y = torch.bernoulli(logits.sigmoid(), generator=seeded(1))
-    found = Temperature.fit(nn.Identity(), batches(4 * logits, y.to(target)), Bernoulli())
+    result = Temperature.fit(nn.Identity(), batches(4 * logits, y.to(target)), Bernoulli())
 
     def nll(log_t: float) -> float:
         return nn.functional.binary_cross_entropy_with_logits(4 * logits / math.exp(log_t), y, reduction="sum").item()
 
     best = minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
-    assert found.temperature == pytest.approx(math.exp(best.x), rel=1e-4)
-    assert found.temperature == pytest.approx(4, rel=0.15)
+    assert result.temperature == pytest.approx(math.exp(best.x), rel=1e-4)
+    assert result.temperature == pytest.approx(4, rel=0.15)
 
 
 def test_labels_of_several_draws_average_probabilities() -> None:
@@ -129,24 +129,24 @@ def test_labels_of_several_draws_average_probabilities() -> None:
         return -(y * p.log() + (1 - y) * (1 - p).log()).sum().item()
 
     best = minimize_scalar(nll, bounds=(-2.9, 2.9), method="bounded", options={"xatol": 1e-9})
-    found = Temperature.fit(Ensemble(*models), [(torch.zeros(2000, 1, dtype=torch.float64), y)], Bernoulli())
-    assert nll(math.log(found.temperature)) <= best.fun + 1e-6
+    result = Temperature.fit(Ensemble(*models), [(torch.zeros(2000, 1, dtype=torch.float64), y)], Bernoulli())
+    assert nll(math.log(result.temperature)) <= best.fun + 1e-6
 
 
 def test_it_is_never_worse_than_leaving_it() -> None:
     for seed in range(20):
         x, y = torch.randn(7, 3, generator=seeded(seed)), torch.randint(3, (7,), generator=seeded(seed + 50))
-        found = Temperature.fit(nn.Identity(), [(x, y)], Categorical())
+        result = Temperature.fit(nn.Identity(), [(x, y)], Categorical())
         loss = nn.functional.cross_entropy
-        assert loss(found(x), y) <= loss(x, y) + 1e-6
+        assert loss(result(x), y) <= loss(x, y) + 1e-6
     constant = Temperature.fit(nn.Identity(), [(torch.zeros(5, 3), torch.zeros(5, dtype=torch.long))], Categorical())
     assert constant.temperature == 1.0
 
 
 def test_separable_data_stop_at_the_bound() -> None:
     y = torch.arange(3)
-    found = Temperature.fit(nn.Identity(), [(torch.eye(3), y)], Categorical())
-    assert found.temperature == pytest.approx(1 / 20, rel=1e-4)
+    result = Temperature.fit(nn.Identity(), [(torch.eye(3), y)], Categorical())
+    assert result.temperature == pytest.approx(1 / 20, rel=1e-4)
 
 
 def test_more_data_than_fit_are_thinned_without_bias(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,11 +155,11 @@ def test_more_data_than_fit_are_thinned_without_bias(monkeypatch: pytest.MonkeyP
     seen = []
     best = module._Logits.best
     monkeypatch.setattr(module._Logits, "best", lambda self: seen.append(self) or best(self))
-    found = Temperature.fit(nn.Identity(), batches(logits, y, 500), Categorical())
+    result = Temperature.fit(nn.Identity(), batches(logits, y, 500), Categorical())
     kept = sum(len(target) for _, target, _ in seen[0].chunks)
     assert 1500 * 0.8 < kept <= 3000
     whole, _ = best_by_scipy(logits[None].numpy(), y.numpy())
-    assert found.temperature == pytest.approx(whole, rel=0.1)
+    assert result.temperature == pytest.approx(whole, rel=0.1)
     assert all(len(target) > 20 for _, target, _ in seen[0].chunks)  # early and late batches alike
 
 
@@ -169,17 +169,17 @@ def test_logits_inside_other_outputs_are_found() -> None:
             return {"logits": x}
 
     logits, y = known(factor=3.0)
-    found = Temperature.fit(Wrapped(), [(logits, y)], Categorical())
-    assert found.temperature == pytest.approx(3, rel=0.1)
-    torch.testing.assert_close(found(logits), logits / found.temperature)
+    result = Temperature.fit(Wrapped(), [(logits, y)], Categorical())
+    assert result.temperature == pytest.approx(3, rel=0.1)
+    torch.testing.assert_close(result(logits), logits / result.temperature)
 
 
 def test_the_model_is_fitted_in_eval_mode_and_left_as_it_was() -> None:
     model = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(4)).double().train()
     model[1].running_var.fill_(1.0 - model[1].eps)
     logits, y = known(factor=3.0)
-    found = Temperature.fit(model, [(logits, y)], Categorical())
-    assert found.temperature == pytest.approx(3, rel=0.1)
+    result = Temperature.fit(model, [(logits, y)], Categorical())
+    assert result.temperature == pytest.approx(3, rel=0.1)
     assert all(child.training for child in model.modules())
     assert model[1].num_batches_tracked == 0
 

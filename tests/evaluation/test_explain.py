@@ -79,12 +79,12 @@ def test_sensitivity_and_infidelity_of_a_square_by_hand(batch_size: int | None) 
     signed = explain.sensitivity_max(x, radius=0.2, perturbations=many, signed=True)
     assert (signed > 0.7 * farthest).all()  # the largest of many is near the corner of the cube
     assert (signed <= farthest * (1 + 1e-12)).all()
-    found = explain.infidelity(x, radius=0.5, perturbations=many)  # Φᵀ I − f(x) + f(x − I) = ‖I‖²
+    result = explain.infidelity(x, radius=0.5, perturbations=many)  # Φᵀ I − f(x) + f(x − I) = ‖I‖²
     second, fourth = 0.5**2 / 3, 0.5**4 / 5
     truth = 5 * fourth + 20 * second**2
     draws = (torch.rand(200_000, 5, dtype=torch.float64) - 0.5).square().sum(1).square()
     assert abs(draws.mean().item() - truth) < 4 * draws.std().item() / math.sqrt(len(draws))
-    assert ((found - truth).abs() < 4 * draws.std() / math.sqrt(many)).all()
+    assert ((result - truth).abs() < 4 * draws.std() / math.sqrt(many)).all()
 
 
 def test_one_perturbation_is_the_one_that_the_seed_gives() -> None:
@@ -129,11 +129,11 @@ def test_every_predictor_has_the_gradient_of_its_score(case: str) -> None:
     for of in QUANTITIES:
         explain = Explainer(predictor, of=of, samples=3)
         target = torch.tensor([2, 0]) if of == "prediction" else None
-        found = explain.saliency(x, target, signed=True)
+        result = explain.saliency(x, target, signed=True)
         with torch.no_grad():
             scores = explain.score(around, None if target is None else target.repeat_interleave(8)).view(2, 2, 4)
-        assert torch.allclose(found, (scores[:, 0] - scores[:, 1]) / (2 * step), rtol=1e-4, atol=1e-8)
-        assert found.abs().max() > 0 or (of == "epistemic" and case in ("plain", "temperature"))
+        assert torch.allclose(result, (scores[:, 0] - scores[:, 1]) / (2 * step), rtol=1e-4, atol=1e-8)
+        assert result.abs().max() > 0 or (of == "epistemic" and case in ("plain", "temperature"))
 
 
 @pytest.mark.parametrize("case", list(EVERY))
@@ -158,14 +158,14 @@ def test_the_prediction_that_is_explained_is_the_one_that_is_made(case: str) -> 
     made = predict(predictor, x, samples=draws, generator=torch.Generator().manual_seed(1), keep_samples=True)
     explain = Explainer(predictor, samples=draws, seed=2)
     with torch.no_grad():
-        said = explain.uncertainty(x)
+        message = explain.uncertainty(x)
     assert made.samples is not None
     error = made.samples.std(0, correction=0) * math.sqrt(2 / draws)
     members = getattr(predictor, "members", None)
     if members is not None or case in ("plain", "Bayesian, moments"):
         error = torch.zeros_like(error)  # all draws there are, or none: no chance in it
-    assert ((said.mean - made.mean).abs() <= 4.5 * error + 1e-9).all()
-    assert torch.allclose(said.total, made.total, atol=9 * error.max().item() + 1e-9)
+    assert ((message.mean - made.mean).abs() <= 4.5 * error + 1e-9).all()
+    assert torch.allclose(message.total, made.total, atol=9 * error.max().item() + 1e-9)
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if "laplace" in name])
@@ -206,8 +206,8 @@ def test_saturated_probabilities_have_no_slope_and_no_nan() -> None:
     x = inputs().float()
     for likelihood in (Categorical(), Bernoulli()):
         for of in QUANTITIES:
-            found = Explainer(model, likelihood=likelihood, of=of).saliency(x)
-            assert torch.isfinite(found).all()
+            result = Explainer(model, likelihood=likelihood, of=of).saliency(x)
+            assert torch.isfinite(result).all()
     mixed = nn.Linear(1, 2)  # one label far from doubt, the other in it
     with torch.no_grad():
         mixed.weight.copy_(torch.tensor([[1000.0], [0.5]]))
@@ -215,8 +215,8 @@ def test_saturated_probabilities_have_no_slope_and_no_nan() -> None:
     one = torch.ones(1, 1)
     p = torch.tensor(0.5).sigmoid()
     slope = 0.5 * (p * (1 - p) * 0.5 * 0.5)  # dH/dz = −z p(1−p); the mean over two labels
-    found = Explainer(lambda z: mixed(z[:, :1]), likelihood=Bernoulli(), of="total").saliency(one)
-    assert found.item() == pytest.approx(slope.item(), rel=1e-5)
+    result = Explainer(lambda z: mixed(z[:, :1]), likelihood=Bernoulli(), of="total").saliency(one)
+    assert result.item() == pytest.approx(slope.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -227,9 +227,9 @@ def test_pixels_labels_and_narrow_types(dtype: torch.dtype) -> None:
     for likelihood in (Categorical(), Bernoulli()):
         explain = Explainer(model, likelihood=likelihood, samples=3)
         for target in (None, torch.tensor([0, 2]), torch.randint(3, (2, 6, 6))):
-            found = explain.saliency(x, target)
-            assert found.shape == x.shape
-            assert found.dtype == dtype
+            result = explain.saliency(x, target)
+            assert result.shape == x.shape
+            assert result.dtype == dtype
             assert explain.infidelity(x, target).shape == explain.sensitivity_max(x, target).shape == (2,)
     with torch.no_grad():
         explain = Explainer(model, samples=3)

@@ -16,17 +16,17 @@ from tests.evaluation.test_pruning import bayesian, cnn, same_state, state
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_file_of_what_is_packed_has_that_size_and_gives_the_model_back(dtype: torch.dtype, tmp_path: Path) -> None:
-    found = prune(bayesian(cnn(dtype)), 0.9)
-    save_file(packed(found.model), tmp_path / "sparse")
+    result = prune(bayesian(cnn(dtype)), 0.9)
+    save_file(packed(result.model), tmp_path / "sparse")
     with (tmp_path / "sparse").open("rb") as file:
         header = 8 + int.from_bytes(file.read(8), "little")
-    assert (tmp_path / "sparse").stat().st_size - header == found.bytes < found.dense_bytes
-    other = copy.deepcopy(found.model)
+    assert (tmp_path / "sparse").stat().st_size - header == result.bytes < result.dense_bytes
+    other = copy.deepcopy(result.model)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.fill_(7)
     unpack(load_file(tmp_path / "sparse"), other)
-    assert same_state(state(other), state(found.model))
+    assert same_state(state(other), state(result.model))
     with pytest.raises(ShapeMismatch, match=r"'model.0.weight'"):
         unpack({}, other)
     with pytest.raises(ShapeMismatch, match="shape"):

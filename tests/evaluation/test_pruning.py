@@ -57,12 +57,12 @@ def test_l1_is_what_torch_prunes(fraction: float) -> None:
     torch_prune.global_unstructured(chosen, pruning_method=torch_prune.L1Unstructured, amount=fraction)
     for module, name in chosen:
         torch_prune.remove(module, name)
-    found = prune(model, fraction)
-    assert same_state(state(found.model), state(oracle))
+    result = prune(model, fraction)
+    assert same_state(state(result.model), state(oracle))
     assert same_state(state(model), before)
-    assert found.weights == 6 * 9 + 6 * 36 * 20 + 60
-    assert found.nonzero == found.weights - round(fraction * found.weights) == round(found.kept * found.weights)
-    assert {name: int(mask.sum()) for name, mask in found.masks.items()} == {
+    assert result.weights == 6 * 9 + 6 * 36 * 20 + 60
+    assert result.nonzero == result.weights - round(fraction * result.weights) == round(result.kept * result.weights)
+    assert {name: int(mask.sum()) for name, mask in result.masks.items()} == {
         f"{place}.weight": int(oracle[place].weight.count_nonzero()) for place in (0, 4, 6)
     }
 
@@ -85,8 +85,8 @@ def test_what_counts_as_a_weight() -> None:
 def test_ties_go_by_position_and_are_counted_exactly() -> None:
     model = nn.Linear(10, 10)
     nn.init.ones_(model.weight)
-    found = prune(model, 0.37)
-    assert found.masks["weight"].flatten().tolist() == [False] * 37 + [True] * 63
+    result = prune(model, 0.37)
+    assert result.masks["weight"].flatten().tolist() == [False] * 37 + [True] * 63
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -94,14 +94,14 @@ def test_mixed_types_and_layouts(dtype: torch.dtype) -> None:
     model = cnn()
     model[4].to(dtype)
     model[0].weight = nn.Parameter(torch.randn(6, 4, 3, 3).to(memory_format=torch.channels_last))
-    found = prune(model, 0.6).model
+    result = prune(model, 0.6).model
     every = torch.cat([model[i].weight.detach().flatten().double() for i in (0, 4, 6)]).abs()
-    after = torch.cat([found[i].weight.detach().flatten().double() for i in (0, 4, 6)]).abs()
+    after = torch.cat([result[i].weight.detach().flatten().double() for i in (0, 4, 6)]).abs()
     gone = (after == 0) & (every > 0)
     assert int(gone.sum()) == round(0.6 * len(every))
     assert every[gone].max() <= every[~gone].min()
-    assert found[4].weight.dtype == dtype
-    assert found[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert result[4].weight.dtype == dtype
+    assert result[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("subspace", [None, random_k(rate=0.3, seed=1)])
@@ -109,37 +109,39 @@ def test_mixed_types_and_layouts(dtype: torch.dtype) -> None:
 def test_a_pruned_coordinate_of_a_bayesian_is_a_certain_zero(by: str, subspace: object) -> None:
     bnn = bayesian(cnn(), subspace=subspace)
     before = state(bnn)
-    found = prune(bnn, 0.8, by=by)
+    result = prune(bnn, 0.8, by=by)
     assert same_state(state(bnn), before)
-    assert isinstance(found.model, Bayesian)
-    weights, thin = bnn.weights(), found.model.weights()
-    draws = found.model.draw(5)
-    for name, mask in found.masks.items():
+    assert isinstance(result.model, Bayesian)
+    weights, thin = bnn.weights(), result.model.weights()
+    draws = result.model.draw(5)
+    for name, mask in result.masks.items():
         name = name.removeprefix("model.")
         expected = torch.where(mask, weights[name].variance(), 0.0)
         got = thin[name].variance() if name in thin else torch.zeros_like(expected)
         assert torch.allclose(got, expected, rtol=1e-6, atol=0)  # softplus may round its last digit by its place
-        assert torch.equal(dict(found.model.model.named_parameters())[name], torch.where(mask, weights[name].mean, 0.0))
+        assert torch.equal(
+            dict(result.model.model.named_parameters())[name], torch.where(mask, weights[name].mean, 0.0)
+        )
         if name in thin:
             assert not draws[name][:, ~mask].any()
             assert draws[name].std(0)[thin[name].variance() > 0].all()
     everywhere = torch.tensor(True)
-    kept = {name: found.masks.get(f"model.{name}", everywhere) for name in weights}
+    kept = {name: result.masks.get(f"model.{name}", everywhere) for name in weights}
     survivors = sum(int(((weight.variance() > 0) & kept[name]).sum()) for name, weight in weights.items())
-    assert found.model.summary().random == sum(parts.rho.numel() for _, parts in found.model.parts()) == survivors
-    assert all(parts.index is None or parts.index.dtype == torch.int32 for _, parts in found.model.parts())
+    assert result.model.summary().random == sum(parts.rho.numel() for _, parts in result.model.parts()) == survivors
+    assert all(parts.index is None or parts.index.dtype == torch.int32 for _, parts in result.model.parts())
 
 
 def test_the_kl_that_is_left_is_that_of_the_survivors() -> None:
     bnn = bayesian(cnn(torch.float64))
-    found = prune(bnn, 0.7, by="snr")
+    result = prune(bnn, 0.7, by="snr")
     total = 0.0
     for name, weight in bnn.weights().items():
         mean, variance = weight.mean, weight.variance()
         each = 0.5 * (mean.square() + variance - 1 - variance.log())
-        mask = found.masks.get(f"model.{name}")
+        mask = result.masks.get(f"model.{name}")
         total += (each if mask is None else each[mask]).sum().item()
-    assert found.model.kl().item() == pytest.approx(total, rel=1e-12)
+    assert result.model.kl().item() == pytest.approx(total, rel=1e-12)
 
 
 def test_signal_to_noise_order_is_that_of_a_sorted_list() -> None:
@@ -160,8 +162,8 @@ def test_signal_to_noise_order_is_that_of_a_sorted_list() -> None:
     for fraction in (0.1, 0.3, 0.6, 0.9):
         gone = {(layer, place) for _, _, layer, place in rows[: round(fraction * 50)]}
         masks = prune(bnn, fraction, by="snr").masks
-        found = {(i, p) for i in (0, 1) for p in (~masks[f"model.{i}.weight"]).flatten().nonzero().flatten().tolist()}
-        assert found == gone
+        result = {(i, p) for i in (0, 1) for p in (~masks[f"model.{i}.weight"]).flatten().nonzero().flatten().tolist()}
+        assert result == gone
 
 
 @pytest.mark.parametrize("by", ["l1", "snr"])
@@ -179,13 +181,13 @@ def test_a_pruned_bayesian_is_saved_with_its_priors(tmp_path: Path) -> None:
     )
     with torch.no_grad():
         bnn.model[6].weight.mul_(1e-6)  # type: ignore[union-attr,operator]
-    found = prune(bnn, 0.5).model
-    assert isinstance(found, Bayesian)
-    assert "6.weight" not in found.weights()
-    save(found, tmp_path / "thin.safetensors")
+    result = prune(bnn, 0.5).model
+    assert isinstance(result, Bayesian)
+    assert "6.weight" not in result.weights()
+    save(result, tmp_path / "thin.safetensors")
     back = load(tmp_path / "thin.safetensors", cnn())
-    assert same_state(state(back), state(found))
-    assert back.kl().item() == found.kl().item()
+    assert same_state(state(back), state(result))
+    assert back.kl().item() == result.kl().item()
 
 
 def test_a_centred_prior_keeps_the_memory_of_the_survivors() -> None:
@@ -193,34 +195,34 @@ def test_a_centred_prior_keeps_the_memory_of_the_survivors() -> None:
     with torch.no_grad():
         for parameter in bnn.model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    found = prune(bnn, 0.7)
-    assert isinstance(found.model, Bayesian)
+    result = prune(bnn, 0.7)
+    assert isinstance(result.model, Bayesian)
     old = dict(bnn.parts())
-    for name, parts in found.model.parts():
+    for name, parts in result.model.parts():
         assert parts.memory is not None
-        mask = found.masks.get(f"model.{name}")
+        mask = result.masks.get(f"model.{name}")
         memory = old[name].memory
         assert torch.equal(parts.memory, memory if mask is None else memory[mask])
-    assert torch.isfinite(found.model.kl())
+    assert torch.isfinite(result.model.kl())
 
 
 def test_memory_really_falls() -> None:
     bnn = bayesian(nn.Linear(300, 300))
-    found = prune(bnn, 0.95)
+    result = prune(bnn, 0.95)
     whole = sum(p.numel() * p.element_size() for p in [*bnn.parameters(), *bnn.buffers()])
-    thin = sum(p.numel() * p.element_size() for p in [*found.model.coordinates.parameters(), *found.model.buffers()])
-    assert found.dense_bytes == whole == 2 * 4 * (90_000 + 300)
+    thin = sum(p.numel() * p.element_size() for p in [*result.model.coordinates.parameters(), *result.model.buffers()])
+    assert result.dense_bytes == whole == 2 * 4 * (90_000 + 300)
     assert thin == 8 * 4500 + 4 * 300  # scales and positions of the survivors, scales of the bias
-    assert found.bytes == thin + 8 * 4500 + 4 * 300  # and the means, with their own positions
+    assert result.bytes == thin + 8 * 4500 + 4 * 300  # and the means, with their own positions
 
 
 def test_where_nothing_is_random_any_more_the_network_is_plain() -> None:
     weights_only = layers("*weight", eligible=is_weight)
     bnn = bayesian(cnn(), subspace=weights_only)
     assert isinstance(prune(bnn, 0.99).model, Bayesian)
-    found = prune(bnn, 1.0).model
-    assert type(found) is nn.Sequential
-    assert found.training
+    result = prune(bnn, 1.0).model
+    assert type(result) is nn.Sequential
+    assert result.training
     nested = Ensemble(bayesian(cnn(), subspace=weights_only), bayesian(cnn(), subspace=weights_only))
     gone = prune(nested, 1.0).model
     assert not any(isinstance(part, Bayesian) for part in gone.modules())
@@ -233,14 +235,14 @@ def test_without_weights_every_draw_of_every_predictor_ignores_its_input(case: s
     predictor = CASES[case](torch.float64)
     before = state(predictor)
     x = torch.randn(5, 4, dtype=torch.float64)
-    found = prune(predictor, 1.0).model
+    result = prune(predictor, 1.0).model
     assert same_state(state(predictor), before)
-    draws = 3 if found.members is None else min(3, found.members)
-    for one in found.outputs(x, draws, torch.Generator().manual_seed(0)):
+    draws = 3 if result.members is None else min(3, result.members)
+    for one in result.outputs(x, draws, torch.Generator().manual_seed(0)):
         assert torch.equal(one, one[:1].expand_as(one))
-    some = prune(predictor, 0.5)
-    assert some.nonzero == some.weights - round(some.weights / 2)
-    assert torch.isfinite(predict(some.model, x, samples=3).mean).all()
+    subset = prune(predictor, 0.5)
+    assert subset.nonzero == subset.weights - round(subset.weights / 2)
+    assert torch.isfinite(predict(subset.model, x, samples=3).mean).all()
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if "laplace" in name])
@@ -248,9 +250,9 @@ def test_without_weights_every_draw_of_every_predictor_ignores_its_input(case: s
 def test_a_pruned_laplace_approximation_has_less_variance(case: str, by: str) -> None:
     predictor = CASES[case](torch.float64)
     assert isinstance(predictor, LaplaceApproximation)
-    found = prune(predictor, 1.0, by=by).model
-    assert isinstance(found, LaplaceApproximation)
-    mean, covariance = found.functional_variance(torch.randn(5, 4, dtype=torch.float64))
+    result = prune(predictor, 1.0, by=by).model
+    assert isinstance(result, LaplaceApproximation)
+    mean, covariance = result.functional_variance(torch.randn(5, 4, dtype=torch.float64))
     assert torch.equal(mean, mean[:1].expand_as(mean))
     assert torch.allclose(covariance, covariance[:1].expand_as(covariance), rtol=1e-12)
     half = prune(predictor, 0.5, by=by)
@@ -283,13 +285,13 @@ def test_tied_weights_are_one() -> None:
     shared = nn.Linear(8, 8)
     model = nn.Sequential(shared, nn.ReLU(), nn.Linear(8, 8))
     model[2].weight = shared.weight
-    found = prune(model, 0.5)
-    assert found.weights == 64
-    assert found.model[0].weight is found.model[2].weight  # type: ignore[index]
+    result = prune(model, 0.5)
+    assert result.weights == 64
+    assert result.model[0].weight is result.model[2].weight  # type: ignore[index]
     assert sum(part.numel() for name, part in packed(model).items() if "weight" in name) == 64
     other = copy.deepcopy(model)
-    unpack(packed(found.model), other)
-    assert torch.equal(other[2].weight, found.model[2].weight)  # type: ignore[index]
+    unpack(packed(result.model), other)
+    assert torch.equal(other[2].weight, result.model[2].weight)  # type: ignore[index]
     members = Ensemble(*(bayesian(nn.Sequential(shared, nn.Linear(8, 2))) for _ in range(2)))
     thin = prune(members, 0.9)
     for member in thin.model.models:  # type: ignore[union-attr]

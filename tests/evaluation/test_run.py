@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[tuple[Tensor, Tensor], Likelihood]] = {
 def _exact(p: Tensor, y: Tensor, ignore: int) -> dict[str, float]:
     cells = cells_of(p, y, ignore)
     wrong = cells.correct == 0
-    found = {
+    result = {
         "accuracy": ev.accuracy(p, y, ignore_index=ignore),
         "nll": ev.nll(p, y, ignore_index=ignore),
         "brier": ev.brier(p, y, ignore_index=ignore),
@@ -52,13 +52,13 @@ def _exact(p: Tensor, y: Tensor, ignore: int) -> dict[str, float]:
     }
     for threshold in (0.5, 0.6, 0.7, 0.8, 0.9, 0.99):
         accuracy, size = ev.confidence_set(p, y, threshold, ignore_index=ignore)
-        found |= {f"set_accuracy@{threshold}": accuracy, f"set_size@{threshold}": size}
+        result |= {f"set_accuracy@{threshold}": accuracy, f"set_size@{threshold}": size}
     if y.dim() > (2 if cells.labels else 1):
-        found |= {"dice": ev.dice(p, y, ignore_index=ignore), "miou": ev.mean_iou(p, y, ignore_index=ignore)}
-        found |= {f"iou/{c}": value for c, value in enumerate(ev.iou(p, y, ignore_index=ignore))}
+        result |= {"dice": ev.dice(p, y, ignore_index=ignore), "miou": ev.mean_iou(p, y, ignore_index=ignore)}
+        result |= {f"iou/{c}": value for c, value in enumerate(ev.iou(p, y, ignore_index=ignore))}
     else:
-        found["auc"] = ev.auc(p, y, ignore_index=ignore)
-    return {name: float(value) for name, value in found.items()}
+        result["auc"] = ev.auc(p, y, ignore_index=ignore)
+    return {name: float(value) for name, value in result.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,17 +68,17 @@ def test_streamed_equals_exact_within_the_stated_bounds(kind: str, step: int) ->
     if step == 1:
         logits, y = logits[-40:], y[-40:]
     p = logits.sigmoid() if isinstance(likelihood, Bernoulli) else logits.softmax(1)
-    found = evaluate(nn.Identity(), cut(logits, y, step), likelihood=likelihood, samples=2)
+    result = evaluate(nn.Identity(), cut(logits, y, step), likelihood=likelihood, samples=2)
     exact = _exact(p, y, getattr(likelihood, "ignore_index", -100))
-    assert set(found.metrics) == {name for name, value in exact.items() if value == value} | {"mutual_information"}
-    assert found.metrics.pop("mutual_information") == pytest.approx(0, abs=1e-12)
-    for name, value in found.metrics.items():
-        assert abs(value - exact[name]) <= found.bounds.get(name, 0) + 1e-10, name
+    assert set(result.metrics) == {name for name, value in exact.items() if value == value} | {"mutual_information"}
+    assert result.metrics.pop("mutual_information") == pytest.approx(0, abs=1e-12)
+    for name, value in result.metrics.items():
+        assert abs(value - exact[name]) <= result.bounds.get(name, 0) + 1e-10, name
         assert metric_named(name).name == name
-    assert found.examples == len(y)
-    assert all(math.isfinite(value) for value in found.metrics.values())
+    assert result.examples == len(y)
+    assert all(math.isfinite(value) for value in result.metrics.values())
     if step > 1:
-        for name, bound in found.bounds.items():
+        for name, bound in result.bounds.items():
             assert bound < (0.02 if name == "ece_mass" else 0.005), name
 
 
@@ -107,11 +107,11 @@ def test_the_cut_does_not_matter(kind: str) -> None:
 def test_draws_are_averaged_before_they_are_scored() -> None:
     draws = 3 * torch.randn(80, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.randint(0, 3, (80,), generator=torch.Generator().manual_seed(1))
-    found = evaluate(Given(4), cut(draws, y, 9), likelihood=Categorical()).metrics
+    result = evaluate(Given(4), cut(draws, y, 9), likelihood=Categorical()).metrics
     p = draws.softmax(2)
-    assert found["nll"] == pytest.approx(ev.nll(p.mean(1), y).item(), rel=1e-12)
-    assert found["nll"] < -p.log().mean(1).gather(1, y[:, None]).mean().item()  # Jensen
-    assert found["mutual_information"] == pytest.approx(ev.mutual_information(p.movedim(1, 0)).mean().item(), rel=1e-9)
+    assert result["nll"] == pytest.approx(ev.nll(p.mean(1), y).item(), rel=1e-12)
+    assert result["nll"] < -p.log().mean(1).gather(1, y[:, None]).mean().item()  # Jensen
+    assert result["mutual_information"] == pytest.approx(ev.mutual_information(p.movedim(1, 0)).mean().item(), rel=1e-9)
 
 
 def _real(n: int = 300, draws: int = 5) -> tuple[Tensor, Tensor]:
@@ -124,7 +124,7 @@ def _real(n: int = 300, draws: int = 5) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("step", [300, 11])
 def test_regression_is_that_of_the_moment_matched_gaussian(step: int) -> None:
     outputs, y = _real()
-    found = evaluate(Given(5), cut(outputs, y, step), likelihood=Gaussian(noise="input"))
+    result = evaluate(Given(5), cut(outputs, y, step), likelihood=Gaussian(noise="input"))
     mean = outputs[:, :, :1].mean(1)
     variance = outputs[:, :, 1:].exp().mean(1) + outputs[:, :, :1].var(1)
     law, truth = scipy.stats.norm(mean.numpy(), variance.sqrt().numpy()), y.numpy()
@@ -138,45 +138,47 @@ def test_regression_is_that_of_the_moment_matched_gaussian(step: int) -> None:
     for level in (0.5, 0.8, 0.9, 0.95):
         expected[f"coverage@{level}"] = covered[round(level * 20) - 1]
     expected["coverage_error"] = np.abs(covered - levels).mean()
-    area = found.metrics.pop("aurc")
-    assert found.metrics == pytest.approx(expected, rel=1e-9)
+    area = result.metrics.pop("aurc")
+    assert result.metrics == pytest.approx(expected, rel=1e-9)
     exact = ev.aurc(variance[:, 0], (mean - y).square()[:, 0]).item()
-    assert abs(area - exact) <= found.bounds["aurc"] + 1e-12
-    np.testing.assert_allclose(found.reliability.accuracy.numpy(), covered)
-    assert found.risk_coverage.risk[-1].item() == pytest.approx(expected["rmse"] ** 2)
+    assert abs(area - exact) <= result.bounds["aurc"] + 1e-12
+    np.testing.assert_allclose(result.reliability.accuracy.numpy(), covered)
+    assert result.risk_coverage.risk[-1].item() == pytest.approx(expected["rmse"] ** 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_shifted_sets_against_the_exact_functions(kind: str) -> None:
     (logits, y), likelihood = KINDS[kind]
     far = logits / 2
-    found = evaluate(nn.Identity(), cut(logits, y, 50), likelihood=likelihood, shifted={"a/b": cut(far, y, 40)})
+    result = evaluate(nn.Identity(), cut(logits, y, 50), likelihood=likelihood, shifted={"a/b": cut(far, y, 40)})
     scores = []
     for values in (logits, far):
         binary = isinstance(likelihood, Bernoulli)
         h = ev.entropy(values.sigmoid() if binary else values.softmax(1), labels=binary)
         keep = (y != getattr(likelihood, "ignore_index", -1)).reshape(len(y), -1)
-        means = [row[some].mean() for row, some in zip(h.reshape(len(y), -1), keep, strict=True) if some.any()]
+        means = [row[subset].mean() for row, subset in zip(h.reshape(len(y), -1), keep, strict=True) if subset.any()]
         scores.append(torch.stack(means))
     for name, exact in (("auroc", ev.auroc), ("aupr", ev.aupr), ("fpr95", ev.fpr95)):
-        value, bound = found.metrics[f"ood/a/b/{name}"], found.bounds[f"ood/a/b/{name}"]
+        value, bound = result.metrics[f"ood/a/b/{name}"], result.bounds[f"ood/a/b/{name}"]
         assert abs(value - exact(*scores).item()) <= bound + 1e-10
         assert bound < 0.12  # few pixels' images, some of them in one cell
 
 
 def test_shifted_targets_may_be_classes_that_the_model_does_not_know() -> None:
     logits, y = classes()
-    found = evaluate(nn.Identity(), [(logits, y)], likelihood=Categorical(), shifted={"unseen": [(logits / 9, y + 50)]})
-    assert found.metrics["ood/unseen/auroc"] > 0.9
+    result = evaluate(
+        nn.Identity(), [(logits, y)], likelihood=Categorical(), shifted={"unseen": [(logits / 9, y + 50)]}
+    )
+    assert result.metrics["ood/unseen/auroc"] > 0.9
     nothing = evaluate(nn.Identity(), [(logits, y)], likelihood=Categorical(), shifted={"unseen": [(logits / 9, None)]})
-    assert nothing.metrics == found.metrics
+    assert nothing.metrics == result.metrics
 
 
 def test_shifted_regression_inputs_are_told_by_their_deviation() -> None:
     outputs, y = _real()
     wide = outputs + torch.tensor([0.0, 4.0])
-    found = evaluate(Given(5), [(outputs, y)], likelihood=Gaussian(noise="input"), shifted={"far": [(wide, y)]})
-    assert found.metrics["ood/far/auroc"] > 0.9
+    result = evaluate(Given(5), [(outputs, y)], likelihood=Gaussian(noise="input"), shifted={"far": [(wide, y)]})
+    assert result.metrics["ood/far/auroc"] > 0.9
 
 
 def test_a_bayesian_model_and_a_loader() -> None:
@@ -208,14 +210,14 @@ def test_a_bayesian_model_and_a_loader() -> None:
 
 def test_what_cannot_be_measured_is_said_and_left_out() -> None:
     logits, y = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 1])
-    found = evaluate(nn.Identity(), [(logits, y)], likelihood=Categorical())
-    notes = "\n".join(found.notes)
+    result = evaluate(nn.Identity(), [(logits, y)], likelihood=Categorical())
+    notes = "\n".join(result.notes)
     assert "no prediction is wrong" in notes
     assert "leaves out 1 of 3 classes (2)" in notes
     assert "set_accuracy@0.9: left out" in notes
-    assert not {"error/auroc", "set_accuracy@0.9"} & set(found.metrics)
-    assert found.metrics["auc"] == 1
-    assert found.metrics["set_size@0.9"] == 0
+    assert not {"error/auroc", "set_accuracy@0.9"} & set(result.metrics)
+    assert result.metrics["auc"] == 1
+    assert result.metrics["set_size@0.9"] == 0
     one_sided = evaluate(nn.Identity(), [(logits, 0 * logits)], likelihood=Bernoulli())
     assert "auc" not in one_sided.metrics
     assert "3 of 3 classes (0, 1, 2)" in "\n".join(one_sided.notes)

@@ -113,9 +113,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one mutation, as reader/number")
     options = parser.parse_args()
-    found = run(options.mutations, options.seed, options.only)
-    sys.stdout.write(json.dumps(found, indent=1) + "\n")
-    return 1 if found["failures"] else 0
+    result = run(options.mutations, options.seed, options.only)
+    sys.stdout.write(json.dumps(result, indent=1) + "\n")
+    return 1 if result["failures"] else 0
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from tests.fuzz.readers import Reader
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def found(mutations: int, seed: int, seconds: int) -> dict:
+def outcome(mutations: int, seed: int, seconds: int) -> dict:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     command = [sys.executable, "-m", "tests.fuzz", "--mutations", str(mutations), "--seed", str(seed)]
     done = subprocess.run(
@@ -38,7 +38,7 @@ def found(mutations: int, seed: int, seconds: int) -> dict:
 )
 def test_no_damaged_file_gives_an_error_that_is_not_ours(mutations: int, seconds: int) -> None:
     """Before, forged headers of models and checkpoints gave errors of Python, such as KeyError: 'about'."""
-    result = found(mutations, seed=17, seconds=seconds)
+    result = outcome(mutations, seed=17, seconds=seconds)
     assert result["failures"] == {}
     assert result["mutations"] >= 0.9 * mutations
     assert result["megabytes"] < 1024

@@ -55,29 +55,29 @@ class TestNormalPrior:
     @pytest.mark.parametrize(("m", "s"), [(0.0, 1.0), (0.5, 0.2), (-3.0, 10.0)])
     def test_against_the_formula_and_quadrature(self, m, s):
         q, prior = weight(), TorchNormal(*torch.tensor([m, s], dtype=torch.float64))
-        found = Exact()(q, prior).item()
-        assert found == pytest.approx(normal_kl(q.mean, q.spread, m, s).item(), rel=1e-13)
+        result = Exact()(q, prior).item()
+        assert result == pytest.approx(normal_kl(q.mean, q.spread, m, s).item(), rel=1e-13)
         expected = sum(
             quadrature(mean, scale, stats.norm(m, s).logpdf) for mean, scale in zip(MEANS, SCALES, strict=True)
         )
-        assert found == pytest.approx(expected, rel=1e-9)
+        assert result == pytest.approx(expected, rel=1e-9)
 
     def test_a_float32_prior_does_not_lower_float64_weights(self):
         q, prior = weight(), TorchNormal(0.5, 0.25)  # both exact in float32
         assert prior.loc.dtype == torch.float32
-        found = Exact()(q, prior)
-        assert found.dtype == torch.float64
-        assert found.item() == pytest.approx(normal_kl(q.mean, q.spread, 0.5, 0.25).item(), rel=1e-13)
+        result = Exact()(q, prior)
+        assert result.dtype == torch.float64
+        assert result.item() == pytest.approx(normal_kl(q.mean, q.spread, 0.5, 0.25).item(), rel=1e-13)
 
     def test_a_centre_for_every_coordinate(self):
         q, centre = weight(), torch.linspace(-1, 1, 5, dtype=torch.float64)
-        found = Exact()(q, TorchNormal(centre, torch.tensor(0.4, dtype=torch.float64)))
-        assert found.item() == pytest.approx(normal_kl(q.mean, q.spread, centre, 0.4).item(), rel=1e-12)
+        result = Exact()(q, TorchNormal(centre, torch.tensor(0.4, dtype=torch.float64)))
+        assert result.item() == pytest.approx(normal_kl(q.mean, q.spread, centre, 0.4).item(), rel=1e-12)
 
     def test_a_scale_for_every_coordinate(self):
         q, scale = weight(), torch.linspace(0.1, 2, 5, dtype=torch.float64)
-        found = Exact()(q, TorchNormal(torch.zeros(5, dtype=torch.float64), scale))
-        assert found.item() == pytest.approx(normal_kl(q.mean, q.spread, 0.0, scale).item(), rel=1e-12)
+        result = Exact()(q, TorchNormal(torch.zeros(5, dtype=torch.float64), scale))
+        assert result.item() == pytest.approx(normal_kl(q.mean, q.spread, 0.0, scale).item(), rel=1e-12)
 
     def test_gradients(self):
         mean = torch.tensor(MEANS, dtype=torch.float64, requires_grad=True)
@@ -115,8 +115,8 @@ class TestNormalPrior:
         generator = torch.Generator().manual_seed(0)
         mean = torch.randn(1_000_000, generator=generator) * 0.05
         scale = torch.rand(1_000_000, generator=generator) * 0.05 + 1e-4
-        found = Exact()(weight_of(mean, scale), TorchNormal(0.0, 0.1)).item()
-        assert found == pytest.approx(normal_kl(mean, scale, 0.0, torch.tensor(0.1)).item(), rel=2e-5)
+        result = Exact()(weight_of(mean, scale), TorchNormal(0.0, 0.1)).item()
+        assert result == pytest.approx(normal_kl(mean, scale, 0.0, torch.tensor(0.1)).item(), rel=2e-5)
 
 
 class TestOtherPriors:
@@ -126,11 +126,11 @@ class TestOtherPriors:
     def test_against_quadrature_and_torch(self, prior):
         law = {Laplace: stats.laplace, Gumbel: stats.gumbel_r}[type(prior)]
         log_prior = law(prior.loc.item(), prior.scale.item()).logpdf
-        found = Exact()(weight(), prior).item()
+        result = Exact()(weight(), prior).item()
         expected = sum(quadrature(mean, scale, log_prior) for mean, scale in zip(MEANS, SCALES, strict=True))
-        assert found == pytest.approx(expected, rel=1e-7)
+        assert result == pytest.approx(expected, rel=1e-7)
         by_hand = distributions.kl_divergence(TorchNormal(weight().mean, weight().spread), prior).sum().item()
-        assert found == pytest.approx(by_hand, rel=1e-12)
+        assert result == pytest.approx(by_hand, rel=1e-12)
 
     @pytest.mark.parametrize(
         "prior",
@@ -181,13 +181,13 @@ class TestWhatCounts:
         mean = torch.randn(3, 4, dtype=torch.float64)
         index, scale = torch.tensor([1, 6, 10], dtype=torch.int32), torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
         for prior, log in ((TorchNormal(0.0, 1.0), None), (Laplace(0.0, 1.0), stats.laplace(0, 1).logpdf)):
-            found = Exact()(weight_of(mean, scale, index), prior).item()
+            result = Exact()(weight_of(mean, scale, index), prior).item()
             chosen = mean.flatten()[index.long()]
             if log is None:
                 expected = normal_kl(chosen, scale, 0.0, 1.0).item()
             else:
                 expected = sum(quadrature(m, s, log) for m, s in zip(chosen.tolist(), scale.tolist(), strict=True))
-            assert found == pytest.approx(expected, rel=1e-7)
+            assert result == pytest.approx(expected, rel=1e-7)
 
     def test_a_model_with_few_random_weights(self):
         model = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 5)).double()
@@ -216,10 +216,10 @@ class TestHalfPrecision:
         generator = torch.Generator().manual_seed(0)
         mean = torch.randn(20_000, generator=generator).to(dtype)
         scale = (torch.rand(20_000, generator=generator) * 0.1 + 0.01).to(dtype)
-        found = Exact()(weight_of(mean, scale), prior)
-        assert found.dtype == torch.float32
+        result = Exact()(weight_of(mean, scale), prior)
+        assert result.dtype == torch.float32
         expected = distributions.kl_divergence(TorchNormal(mean.double(), scale.double()), prior).sum()
-        assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+        assert result.item() == pytest.approx(expected.item(), rel=1e-5)
 
     def test_a_whole_model(self):
         model = nn.Linear(200, 100).to(torch.bfloat16)

@@ -88,8 +88,8 @@ def test_it_is_zero_for_the_prior_itself_at_every_draw():
 def test_it_is_a_sum_over_the_coordinates():
     q = weight()
     many = RandomWeight("w", q.mean.repeat(500), None, q.spread.repeat(500), Normal())
-    found = MonteCarlo(20)(many, Laplace(0.0, 1.0), generator()).item()
-    assert found == pytest.approx(500 * Exact()(q, Laplace(0.0, 1.0)).item(), rel=0.05)
+    result = MonteCarlo(20)(many, Laplace(0.0, 1.0), generator()).item()
+    assert result == pytest.approx(500 * Exact()(q, Laplace(0.0, 1.0)).item(), rel=0.05)
 
 
 def test_reproducible_and_the_global_state_is_left_alone():
@@ -123,8 +123,8 @@ def test_half_precision_sums_in_float32(dtype):
     mean = torch.randn(1000, generator=generator()).to(dtype)
     q = RandomWeight("w", mean, None, torch.full((1000,), 0.05, dtype=dtype), Normal())
     prior = TorchNormal(0.0, 1.0)
-    found = MonteCarlo(400)(q, prior, generator())
-    assert found.item() == pytest.approx(Exact()(q, prior).item(), rel=0.01)
+    result = MonteCarlo(400)(q, prior, generator())
+    assert result.item() == pytest.approx(Exact()(q, prior).item(), rel=0.01)
 
 
 @pytest.mark.parametrize("samples", [0, -3])
@@ -136,29 +136,29 @@ def test_at_least_one_sample(samples):
 class TestEstimate:
     def test_value_and_standard_error(self):
         """Over many runs the errors are as large as they say."""
-        found = [MonteCarlo(200).estimate(weight(), Laplace(0.0, 1.0), generator(seed)) for seed in range(60)]
-        values = torch.tensor([estimate.value for estimate in found])
-        claimed = torch.tensor([estimate.standard_error for estimate in found])
+        result = [MonteCarlo(200).estimate(weight(), Laplace(0.0, 1.0), generator(seed)) for seed in range(60)]
+        values = torch.tensor([estimate.value for estimate in result])
+        claimed = torch.tensor([estimate.standard_error for estimate in result])
         assert values.std().item() == pytest.approx(claimed.mean().item(), rel=0.35)
         exact = Exact()(weight(), Laplace(0.0, 1.0)).item()
         assert abs(values.mean().item() - exact) < 4 * claimed.mean().item() / 60**0.5
-        assert (found[0].samples, found[0].method, found[0].statistics) == (200, "streamed", "accumulated")
-        assert str(found[0]).endswith("nats (200 draws, streamed)")
+        assert (result[0].samples, result[0].method, result[0].statistics) == (200, "streamed", "accumulated")
+        assert str(result[0]).endswith("nats (200 draws, streamed)")
 
     def test_sampled_statistics(self):
-        found = MonteCarlo(1000).estimate(weight(), TorchNormal(0.0, 1.0), generator())
-        assert (found.method, found.statistics) == ("exact", "sampled")
-        assert found.value == pytest.approx(
-            Exact()(weight(), TorchNormal(0.0, 1.0)).item(), abs=4 * found.standard_error
+        result = MonteCarlo(1000).estimate(weight(), TorchNormal(0.0, 1.0), generator())
+        assert (result.method, result.statistics) == ("exact", "sampled")
+        assert result.value == pytest.approx(
+            Exact()(weight(), TorchNormal(0.0, 1.0)).item(), abs=4 * result.standard_error
         )
 
     def test_one_draw_has_no_standard_error(self):
         assert math.isnan(MonteCarlo(1).estimate(weight(), Laplace(0.0, 1.0)).standard_error)
 
     def test_groups_of_unequal_size(self):
-        found = MonteCarlo(70).estimate(weight(), Laplace(0.0, 1.0), generator())
-        assert found.samples == 70
-        assert found.standard_error > 0
+        result = MonteCarlo(70).estimate(weight(), Laplace(0.0, 1.0), generator())
+        assert result.samples == 70
+        assert result.standard_error > 0
 
 
 def test_a_prior_that_is_learned_gets_its_gradient():

@@ -39,10 +39,10 @@ def test_the_estimate_is_the_direct_one_on_the_same_noise(name):
             value = estimator(one, PRIORS[prior], generator())
             gradients = torch.autograd.grad(value, (one.mean, one.spread), allow_unused=True, materialize_grads=True)
             results.append((value.detach(), *gradients))
-        for found, expected in zip(*results, strict=True):
+        for result, expected in zip(*results, strict=True):
             assert expected.isfinite().all(), prior
             torch.testing.assert_close(
-                found, expected, rtol=1e-11, atol=1e-11, msg=lambda m, prior=prior: f"{prior}: {m}"
+                result, expected, rtol=1e-11, atol=1e-11, msg=lambda m, prior=prior: f"{prior}: {m}"
             )
 
 
@@ -57,10 +57,10 @@ def test_its_mean_is_the_divergence_and_its_standard_error_is_honest(name):
             copies = 2 if FAMILIES[name].joint else 400
             many, samples = weight(FAMILIES[name], copies), 2000 if FAMILIES[name].joint else 64
             expected = truth(name, prior, 3 * copies) if FAMILIES[name].joint else copies * truth(name, prior, 3)
-        found = MonteCarlo(samples).estimate(many, PRIORS[prior], generator(1))
-        assert found.value == pytest.approx(expected, abs=4 * found.standard_error + 1e-9 * abs(expected)), prior
-        assert 0 < found.standard_error < 0.2 * abs(expected) + 0.2 * copies, prior
-        assert found.method == ROWS[name, prior].method.split()[-1]
+        result = MonteCarlo(samples).estimate(many, PRIORS[prior], generator(1))
+        assert result.value == pytest.approx(expected, abs=4 * result.standard_error + 1e-9 * abs(expected)), prior
+        assert 0 < result.standard_error < 0.2 * abs(expected) + 0.2 * copies, prior
+        assert result.method == ROWS[name, prior].method.split()[-1]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -70,9 +70,9 @@ def test_every_tuple_has_an_exact_divergence(name):
         if resolve(FAMILIES[name], PRIORS[prior]).terms is None:
             continue
         one = weight(FAMILIES[name])
-        found = Exact()(one, PRIORS[prior])
-        assert found.item() == pytest.approx(truth(name, prior, 3), rel=2e-5 if name == "Radial" else 1e-6), prior
-        found.backward()
+        result = Exact()(one, PRIORS[prior])
+        assert result.item() == pytest.approx(truth(name, prior, 3), rel=2e-5 if name == "Radial" else 1e-6), prior
+        result.backward()
         assert one.spread.grad.isfinite().all()
 
 
@@ -91,16 +91,16 @@ def test_the_positive_part_has_the_divergences_that_torch_knows(name, prior, law
 
 
 def test_a_log_normal_posterior_and_normal_prior_have_a_closed_form():
-    found = Exact()(weight(FAMILIES["LogNormal"]), PRIORS["Normal"]).item()
-    assert found == pytest.approx(truth("LogNormal", "Normal", 3), rel=1e-6)
+    result = Exact()(weight(FAMILIES["LogNormal"]), PRIORS["Normal"]).item()
+    assert result == pytest.approx(truth("LogNormal", "Normal", 3), rel=1e-6)
 
 
 def test_the_divergence_of_two_radial_laws_is_that_of_their_radii():
     scale = torch.full((7,), 0.5, dtype=torch.float64)
     one = RandomWeight("w", torch.zeros(7, dtype=torch.float64), None, scale, FAMILIES["Radial"])
     expected = math.log(1.4 / 0.5) + 0.5 * (0.5 / 1.4) ** 2 - 0.5
-    found = MonteCarlo(2000).estimate(one, PRIORS["Radial"], generator())
-    assert found.value == pytest.approx(expected, abs=4 * found.standard_error)
+    result = MonteCarlo(2000).estimate(one, PRIORS["Radial"], generator())
+    assert result.value == pytest.approx(expected, abs=4 * result.standard_error)
 
 
 class TestInfinitePairs:

@@ -67,11 +67,11 @@ class TestLaw:
         drawn, exact = (statistics(family, terms, samples, how) for how in ("sampled", "accumulated"))
         for first in terms:
             for second in terms:
-                a, b = (found.terms[first] * found.terms[second] for found in (drawn, exact))
+                a, b = (result.terms[first] * result.terms[second] for result in (drawn, exact))
                 assert abs(a.mean() - b.mean()) < 4.5 * ((a.var() + b.var()) / COORDINATES).sqrt(), (first, second)
         if len(terms) == 2:
             for combine in (lambda x, y: x - y, lambda x, y: y - x.square(), lambda x, y: x * y, torch.maximum):
-                a, b = (combine(*(found.terms[term] for term in terms)).numpy() for found in (drawn, exact))
+                a, b = (combine(*(result.terms[term] for term in terms)).numpy() for result in (drawn, exact))
                 if samples > 1 or a.std() > 1e-6:
                     assert stats.ks_2samp(a, b).pvalue > 1e-3
 
@@ -96,20 +96,20 @@ class TestLaw:
 )
 def test_estimates_from_sampled_statistics_have_the_law_of_estimates_from_draws(name, prior):
     """The gradients: of 2000 coordinates that are alike, by Kolmogorov and Smirnov."""
-    found = []
+    result = []
     for how in ("sampled", "accumulated"):
         many = weight(FAMILIES[name], 2000)
         value = MonteCarlo(5, statistics=how)(many, PRIORS[prior], generator(3))
-        found.append(torch.autograd.grad(value, many.spread)[0].view(2000, 3))
-    for a, b in zip(*(gradient.T for gradient in found), strict=True):
+        result.append(torch.autograd.grad(value, many.spread)[0].view(2000, 3))
+    for a, b in zip(*(gradient.T for gradient in result), strict=True):
         assert stats.ks_2samp(a.numpy(), b.numpy()).pvalue > 1e-3
 
 
 def test_time_does_not_depend_on_the_number_of_draws():
     """10¹² draws would take years one by one."""
     one = weight(FAMILIES["Normal"], 100)
-    found = MonteCarlo(10**12)(one, PRIORS["Normal"], generator())
-    assert found.item() == pytest.approx(Exact()(one, PRIORS["Normal"]).item(), rel=1e-5)
+    result = MonteCarlo(10**12)(one, PRIORS["Normal"], generator())
+    assert result.item() == pytest.approx(Exact()(one, PRIORS["Normal"]).item(), rel=1e-5)
 
 
 def test_the_default_is_sampled_where_that_is_exact():
@@ -143,12 +143,12 @@ def test_chunks_hold_every_draw_once(size):
 
 def test_accumulated_means():
     like = torch.zeros(4, 5, dtype=torch.float64)
-    found = accumulated(Gamma(), {power(1), power(-1), log(2)}, 11, like, generator())
+    result = accumulated(Gamma(), {power(1), power(-1), log(2)}, 11, like, generator())
     noise = Gamma().noise(like, 11, generator())
     for term, values in ((power(1), noise), (power(-1), 1 / noise), (log(2), noise.log().square())):
-        torch.testing.assert_close(found.terms[term], values.mean(0))
-    assert found.log_density.item() == pytest.approx(Gamma().log_noise(noise).sum().item() / 11)
-    assert not found.log_density.requires_grad
+        torch.testing.assert_close(result.terms[term], values.mean(0))
+    assert result.log_density.item() == pytest.approx(Gamma().log_noise(noise).sum().item() / 11)
+    assert not result.log_density.requires_grad
 
 
 def test_expected_statistics_are_the_limit():
@@ -161,6 +161,6 @@ def test_half_precision_and_a_scalar():
     for name, prior in FINITE:
         if prior in ("Normal", "Gamma"):
             half = RandomWeight("w", torch.tensor(0.5).bfloat16(), None, torch.tensor(0.25).bfloat16(), FAMILIES[name])
-            found = MonteCarlo(3)(half, PRIORS[prior], generator())
-            assert (found.shape, found.dtype) == ((), torch.float32)
-            assert found.isfinite()
+            result = MonteCarlo(3)(half, PRIORS[prior], generator())
+            assert (result.shape, result.dtype) == ((), torch.float32)
+            assert result.isfinite()

@@ -33,22 +33,22 @@ class Logarithm:
 class TestPolynomial:
     def test_the_logarithm_at_one_has_alternating_coefficients(self):
         """(−1)^{k+1}/k, not the 1/k! of Example 1 of Nazarovs et al. 2021."""
-        found = taylor_coefficients(torch.log, torch.tensor(1.0, dtype=torch.float64), 8)
-        assert [c.item() for c in found] == pytest.approx([0, *((-1) ** (k + 1) / k for k in range(1, 9))])
+        result = taylor_coefficients(torch.log, torch.tensor(1.0, dtype=torch.float64), 8)
+        assert [c.item() for c in result] == pytest.approx([0, *((-1) ** (k + 1) / k for k in range(1, 9))])
 
     def test_the_exponential_and_a_polynomial(self):
-        found = taylor_coefficients(torch.exp, torch.tensor([0.0, 1.0], dtype=torch.float64), 5)
-        for k, c in enumerate(found):
+        result = taylor_coefficients(torch.exp, torch.tensor([0.0, 1.0], dtype=torch.float64), 5)
+        for k, c in enumerate(result):
             torch.testing.assert_close(c, torch.tensor([1.0, math.e], dtype=torch.float64) / math.factorial(k))
-        found = taylor_coefficients(lambda x: 3 * x - 1, torch.tensor([2.0]), 3)
-        assert [c.item() for c in found] == [5.0, 3.0, 0.0, 0.0]
+        result = taylor_coefficients(lambda x: 3 * x - 1, torch.tensor([2.0]), 3)
+        assert [c.item() for c in result] == [5.0, 3.0, 0.0, 0.0]
 
     def test_example_1_on_the_same_noise(self):
         """Σᵢ Σₖ (−1)^{k+1}/k (μ + σξᵢ − 1)^k, value and gradient, by statistics and draw by draw."""
         mu, sigma = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in ([0.9, 1.3], [0.1, 0.2]))
         noise = Normal().noise(mu, 50, generator())
-        found = accumulated(Normal(), {power(k) for k in range(1, 4)}, 50, mu.detach(), generator())
-        by_statistics = taylor_mean(Logarithm(), Form(mu, sigma), 0.0, 3, 1.0, found)
+        result = accumulated(Normal(), {power(k) for k in range(1, 4)}, 50, mu.detach(), generator())
+        by_statistics = taylor_mean(Logarithm(), Form(mu, sigma), 0.0, 3, 1.0, result)
         w = mu + sigma * noise - 1
         direct = sum((-1) ** (k + 1) / k * w**k for k in range(1, 4)).mean(0).sum()
         assert by_statistics.item() == pytest.approx(direct.item(), rel=1e-12)
@@ -63,10 +63,10 @@ class TestEstimate:
         errors = []
         for degree in (1, 2, 4):
             one = narrow(name, 0.2)
-            found = MonteCarlo(300, taylor=degree, statistics="accumulated")
-            assert found.method(FAMILIES[name], PRIORS[prior]) == "taylor"
+            result = MonteCarlo(300, taylor=degree, statistics="accumulated")
+            assert result.method(FAMILIES[name], PRIORS[prior]) == "taylor"
             direct = MonteCarlo(300)(one, PRIORS[prior], generator()).item()  # the same noise
-            errors.append(abs(found(one, PRIORS[prior], generator()).item() - direct) / 3000)
+            errors.append(abs(result(one, PRIORS[prior], generator()).item() - direct) / 3000)
         assert errors[0] > 3 * errors[1] > 9 * errors[2]
         assert errors[2] < 2e-4
         assert direct / 3000 == pytest.approx(expected, abs=5e-3)

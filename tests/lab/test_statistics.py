@@ -48,7 +48,7 @@ def test_intervals_of_two_and_three_values_by_closed_quantiles(level: float) -> 
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    inside = [found.low <= 3.0 <= found.high for found in (interval(row, 0.8) for row in 3 + normal(3000, 4))]
+    inside = [result.low <= 3.0 <= result.high for result in (interval(row, 0.8) for row in 3 + normal(3000, 4))]
     assert abs(np.mean(inside) - 0.8) < 4 * math.sqrt(0.8 * 0.2 / 3000)
 
 
@@ -71,11 +71,11 @@ def test_anova_by_sums_of_squares() -> None:
     everything = np.concatenate(list(groups.values()))
     between = sum(len(g) * (g.mean() - everything.mean()) ** 2 for g in groups.values()) / 3
     within = sum(((g - g.mean()) ** 2).sum() for g in groups.values()) / 13
-    found = anova(groups)
-    assert (found.between, found.within) == (3, 13)
-    assert math.isclose(found.F, between / within, rel_tol=1e-10)
-    assert found.p == pytest.approx(special.betainc(13 / 2, 3 / 2, 13 / (13 + 3 * found.F)), rel=1e-9)
-    assert anova(list(groups.values())) == found
+    result = anova(groups)
+    assert (result.between, result.within) == (3, 13)
+    assert math.isclose(result.F, between / within, rel_tol=1e-10)
+    assert result.p == pytest.approx(special.betainc(13 / 2, 3 / 2, 13 / (13 + 3 * result.F)), rel=1e-9)
+    assert anova(list(groups.values())) == result
 
 
 def test_anova_of_equal_groups_rejects_as_often_as_it_says() -> None:
@@ -160,18 +160,18 @@ def test_holm_of_none_and_of_no_probability() -> None:
 
 def test_every_pair_is_tested_and_corrected_together() -> None:
     table = {"plain": normal(5, seed=1), "vi": normal(5, seed=2) + 1, "partial": normal(5, seed=3) + 5}
-    found = paired_tests(table)
-    assert list(found) == ["plain vs vi", "plain vs partial", "vi vs partial"]
+    result = paired_tests(table)
+    assert list(result) == ["plain vs vi", "plain vs partial", "vi vs partial"]
     alone = [paired_t(table["plain"], table["vi"]), paired_t(table["plain"], table["partial"])]
-    assert [(found[name].t, found[name].p) for name in list(found)[:2]] == [(test.t, test.p) for test in alone]
-    assert [t.corrected for t in found.values()] == pytest.approx(closed_testing([t.p for t in found.values()]))
+    assert [(result[name].t, result[name].p) for name in list(result)[:2]] == [(test.t, test.p) for test in alone]
+    assert [t.corrected for t in result.values()] == pytest.approx(closed_testing([t.p for t in result.values()]))
 
 
 def test_a_pair_without_spread_loses_no_other_pair() -> None:
-    found = paired_tests({"a": [0.5, 0.6, 0.9], "b": [0.5, 0.6, 0.9], "c": [0.1, 0.5, 0.6]})
-    same = found["a vs b"]
+    result = paired_tests({"a": [0.5, 0.6, 0.9], "b": [0.5, 0.6, 0.9], "c": [0.1, 0.5, 0.6]})
+    same = result["a vs b"]
     assert (same.difference, same.t, same.p, same.corrected) == (0.0, None, None, None)
-    assert found["a vs c"].corrected == pytest.approx(min(1, 2 * found["a vs c"].p))  # two tests, not three
+    assert result["a vs c"].corrected == pytest.approx(min(1, 2 * result["a vs c"].p))  # two tests, not three
 
 
 def test_rejecting_any_true_hypothesis_is_as_rare_as_said() -> None:
@@ -184,21 +184,21 @@ def test_a_comparison_is_tested_seed_by_seed() -> None:
     a, b, c = normal(3, 4, seed=9)
     rows = {name: dict(enumerate(x.tolist())) for name, x in (("a", a), ("b", b), ("c", c))}
     mixed = {"c": rows["c"], "a": rows["a"], "b": dict(reversed(rows["b"].items()))}  # the order of runs is no matter
-    found = seed_tests({"nll": mixed})
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["anova"]["nll"] == pytest.approx(asdict(anova([a, b, c])))
+    result = seed_tests({"nll": mixed})
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["anova"]["nll"] == pytest.approx(asdict(anova([a, b, c])))
     expected = {name: asdict(test) for name, test in paired_tests({"c": c, "a": a, "b": b}).items()}
-    assert found["paired"]["nll"] == expected
+    assert result["paired"]["nll"] == expected
 
 
 def test_what_a_comparison_lacks_is_left_out_and_loses_no_other() -> None:
     a, b = normal(2, 4, seed=9)
     whole = {name: dict(enumerate(x.tolist())) for name, x in (("a", a), ("b", b))}
     broken = {"none": {}, "nan": {0: 1.0, 1: math.nan, 2: 3.0}, "gap": {0: 1.0, 1: None}, "one": {3: 0.5}}
-    found = seed_tests({"nll": whole | broken, "same": {"a": {0: 1.0, 1: 1.0}, "b": {0: 1.0, 1: 1.0}}, "empty": {}})
-    assert list(found["anova"]) == ["nll"]
-    assert found["anova"]["nll"] == pytest.approx(asdict(anova([a, b, [0.5]])))
-    assert found["paired"] == {"nll": {"a vs b": asdict(paired_t(a, b))}}
+    result = seed_tests({"nll": whole | broken, "same": {"a": {0: 1.0, 1: 1.0}, "b": {0: 1.0, 1: 1.0}}, "empty": {}})
+    assert list(result["anova"]) == ["nll"]
+    assert result["anova"]["nll"] == pytest.approx(asdict(anova([a, b, [0.5]])))
+    assert result["paired"] == {"nll": {"a vs b": asdict(paired_t(a, b))}}
     later = {"a": whole["a"], "b": {seed + 2: value for seed, value in whole["b"].items()}}
     assert seed_tests({"nll": later})["paired"]["nll"]["a vs b"] == asdict(paired_t(a[2:], b[:2]))
 
@@ -227,9 +227,9 @@ def counted(a: list[float], b: list[float]) -> tuple[float, float]:
 )
 def test_spearman_of_few_pairs_counts_every_order(a: list[float], b: list[float]) -> None:
     rho, p = counted(a, b)
-    found = spearman(a, b)
-    assert found.exact
-    assert (found.rho, found.p) == pytest.approx((rho, p), rel=1e-9)
+    result = spearman(a, b)
+    assert result.exact
+    assert (result.rho, result.p) == pytest.approx((rho, p), rel=1e-9)
 
 
 def test_spearman_of_eight_and_of_nine() -> None:
@@ -244,14 +244,14 @@ def test_spearman_of_many_pairs() -> None:
     b = b + 0.3 * a
     d = a.argsort().argsort() - b.argsort().argsort()
     rho = 1 - 6 * (d**2).sum() / (40 * (40**2 - 1))
-    found = spearman(a, b)
-    assert found.rho == pytest.approx(rho, rel=1e-9)
+    result = spearman(a, b)
+    assert result.rho == pytest.approx(rho, rel=1e-9)
     t_squared = rho**2 * 38 / (1 - rho**2)
-    assert found.p == pytest.approx(special.betainc(19, 0.5, 38 / (38 + t_squared)), rel=1e-9)
+    assert result.p == pytest.approx(special.betainc(19, 0.5, 38 / (38 + t_squared)), rel=1e-9)
     ranks = np.random.default_rng(0).permuted(np.tile(np.arange(40), (20000, 1)), axis=1)
     shuffled = 1 - 6 * ((ranks - np.arange(40)) ** 2).sum(1) / (40 * (40**2 - 1))
     p = (np.abs(shuffled) >= abs(rho)).mean()
-    assert found.p == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 20000) + 0.002)
+    assert result.p == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 20000) + 0.002)
 
 
 def test_spearman_feels_only_the_order() -> None:
@@ -313,13 +313,13 @@ def gaussian_distance(a: np.ndarray, b: np.ndarray) -> float:
 @pytest.mark.parametrize("unit", [1.0, 1e-4, 1e5])
 def test_distance_of_two_gaussians_in_closed_form(shift: float, scale: float, unit: float) -> None:
     a, b = normal(300, seed=1) * unit, (normal(500, seed=2) * scale + shift) * unit
-    found = weight_distance(a, b, components=1)
-    assert found.statistic == pytest.approx(gaussian_distance(a, b), abs=2e-5)
-    assert (found.n_a, found.n_b) == (300, 500)
-    root = found.statistic * math.sqrt(300 * 500 / 800)
+    result = weight_distance(a, b, components=1)
+    assert result.statistic == pytest.approx(gaussian_distance(a, b), abs=2e-5)
+    assert (result.n_a, result.n_b) == (300, 500)
+    root = result.statistic * math.sqrt(300 * 500 / 800)
     series = 2 * sum((-1) ** (k - 1) * math.exp(-2 * k**2 * root**2) for k in range(1, 200))
     if root > 0.3:
-        assert found.p == pytest.approx(series, rel=1e-6, abs=1e-12)
+        assert result.p == pytest.approx(series, rel=1e-6, abs=1e-12)
 
 
 def test_distance_of_mixtures_near_the_truth_and_near_the_weights_own() -> None:
@@ -328,13 +328,13 @@ def test_distance_of_mixtures_near_the_truth_and_near_the_weights_own() -> None:
     wide = np.where(rng.uniform(size=40000) < 0.6, rng.normal(-2, 0.5, 40000), rng.normal(1, 1, 40000))
     x = np.linspace(-6, 6, 4001)
     truth = np.abs([0.3 * (phi((v + 2) / 0.5) - phi(v - 1)) for v in x]).max()
-    found = weight_distance(narrow, wide, components=2)
+    result = weight_distance(narrow, wide, components=2)
     error = 4 * math.sqrt(0.25 / 40000) * math.sqrt(2)
-    assert found.statistic == pytest.approx(truth, abs=error)
+    assert result.statistic == pytest.approx(truth, abs=error)
     xs = np.sort(np.concatenate([narrow, wide]))
     shares = [np.searchsorted(np.sort(s), xs, side="right") / 40000 for s in (narrow, wide)]
-    assert found.empirical == pytest.approx(np.abs(shares[0] - shares[1]).max(), abs=1e-12)
-    assert found.p < 1e-10
+    assert result.empirical == pytest.approx(np.abs(shares[0] - shares[1]).max(), abs=1e-12)
+    assert result.p < 1e-10
 
 
 def test_one_gaussian_for_what_is_none_shows_in_the_empirical_distance() -> None:
@@ -361,14 +361,14 @@ def test_a_distance_is_zero_to_itself_symmetric_and_repeats() -> None:
 
 def test_many_weights_are_thinned_without_order() -> None:
     a = torch.linspace(-1, 1, 50_000)  # in order: the first thousand alone would be far off
-    found = weight_distance(a.view(100, 500), a.flip(0), components=3, most=2000)
-    assert (found.n_a, found.n_b) == (2000, 2000)
-    assert found.statistic < 0.06
+    result = weight_distance(a.view(100, 500), a.flip(0), components=3, most=2000)
+    assert (result.n_a, result.n_b) == (2000, 2000)
+    assert result.statistic < 0.06
     assert weight_distance(a, a, most=2000, seed=1).statistic == 0
 
 
 def test_weights_that_are_no_distribution_are_refused() -> None:
-    some = torch.from_numpy(normal(100))
+    subset = torch.from_numpy(normal(100))
     for wrong, error, message in (
         (torch.zeros(100), InputError, "b are all 0"),
         (torch.full((100,), math.nan), NonFinite, "b has NaN"),
@@ -376,9 +376,9 @@ def test_weights_that_are_no_distribution_are_refused() -> None:
         (torch.ones(0), InputError, "0 values"),
     ):
         with pytest.raises(error, match=message):
-            weight_distance(some, wrong)
+            weight_distance(subset, wrong)
     with pytest.raises(InputError, match="components"):
-        weight_distance(some, some, components=0)
+        weight_distance(subset, subset, components=0)
 
 
 def test_few_distinct_weights_are_no_error() -> None:
@@ -406,7 +406,7 @@ def test_weights_of_a_bayesian_are_one_draw_and_of_others_their_own() -> None:
 def test_results_are_json() -> None:
     a, b = normal(2, 5).tolist()
     groups = {"a": a, "b": b}
-    found = [interval(a), interval([1.0]), anova(groups), *paired_tests(groups).values(), spearman(a, b)]
-    found += [weight_distance(a, b, components=1)]
-    for record in found:
+    result = [interval(a), interval([1.0]), anova(groups), *paired_tests(groups).values(), spearman(a, b)]
+    result += [weight_distance(a, b, components=1)]
+    for record in result:
         assert type(record)(**json.loads(json.dumps(asdict(record), allow_nan=False))) == record

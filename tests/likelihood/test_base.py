@@ -33,8 +33,8 @@ def test_predictive_of_one_draw() -> None:
 @pytest.mark.parametrize("likelihood", [lb.Categorical(), lb.Bernoulli()], ids=["categorical", "bernoulli"])
 def test_extreme_logits_stay_finite(likelihood: lb.Likelihood, dtype: torch.dtype) -> None:
     logits = torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [0.0, 0.0, 0.0]], dtype=dtype)
-    found = from_draws(likelihood, [logits, -logits])
-    for part in (found.mean, found.total, found.aleatoric, found.epistemic):
+    result = from_draws(likelihood, [logits, -logits])
+    for part in (result.mean, result.total, result.aleatoric, result.epistemic):
         assert torch.isfinite(part).all()
         assert (part >= 0).all()
     target = torch.tensor([0, 1, 2]) if isinstance(likelihood, lb.Categorical) else torch.eye(3)
@@ -49,9 +49,9 @@ def test_opposite_certainties_are_all_epistemic() -> None:
     """Two draws that are sure of different classes: log 2 nats, none of them aleatoric."""
     logits = torch.tensor([[1e4, -1e4]])
     for likelihood in (lb.Categorical(), lb.Bernoulli()):
-        found = from_draws(likelihood, [logits, -logits])
-        assert found.aleatoric.abs().max() == 0
-        assert found.epistemic.flatten()[0].item() == pytest.approx(math.log(2), rel=1e-6)
+        result = from_draws(likelihood, [logits, -logits])
+        assert result.aleatoric.abs().max() == 0
+        assert result.epistemic.flatten()[0].item() == pytest.approx(math.log(2), rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -77,8 +77,8 @@ def test_half_precision_is_averaged_in_float32(dtype: torch.dtype) -> None:
 def test_the_noise_of_half_precision_outputs_does_not_overflow() -> None:
     """exp(12) is more than float16 can hold; the average is in float32, which can."""
     output = (torch.zeros(2, 1, dtype=torch.float16), torch.full((2, 1), 12.0, dtype=torch.float16))
-    found = from_draws(lb.Gaussian("input"), [output, output])
-    torch.testing.assert_close(found.aleatoric, torch.full((2, 1), math.exp(12.0)), rtol=1e-4, atol=0)
+    result = from_draws(lb.Gaussian("input"), [output, output])
+    torch.testing.assert_close(result.aleatoric, torch.full((2, 1), math.exp(12.0)), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("name", ["categorical", "bernoulli", "gaussian"])
@@ -190,8 +190,8 @@ def test_a_likelihood_from_outside_trains_predicts_and_evaluates(propagate: str)
     rate = torch.exp(1 + x[:, :1] - x[:, 1:])
     y = torch.poisson(rate)
     bnn, likelihood = lb.Bayesian(nn.Linear(2, 1), propagate=propagate), Poisson()
-    found = lb.elbo(bnn, x, y, likelihood, n_data=256)
-    assert found.loss.requires_grad
+    result = lb.elbo(bnn, x, y, likelihood, n_data=256)
+    assert result.loss.requires_grad
     lb.fit(bnn, [(x, y)] * 4, likelihood=likelihood, epochs=40, optimizer=lb.Optimization(lr=0.05), kl_weight=0.01)
     prediction = lb.predict(bnn, x, likelihood=likelihood, samples=16)
     assert (prediction.mean - rate).abs().mean() < 0.3

@@ -31,11 +31,11 @@ def test_positive_weights_count_the_positive_terms(weights: Tensor) -> None:
 
 def test_bernoulli_uncertainty_is_that_of_the_stacked_draws() -> None:
     outputs = [2 * normal(5, 3) for _ in range(9)]
-    found = from_draws(lb.Bernoulli(), outputs)
+    result = from_draws(lb.Bernoulli(), outputs)
     p = np.stack([torch.sigmoid(o).numpy() for o in outputs])
     both = np.stack([p, 1 - p])
-    np.testing.assert_allclose(found.mean, p.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(found.total, entropy(both.mean(1), 0), rtol=1e-12)
-    np.testing.assert_allclose(found.aleatoric, entropy(both, 0).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result.mean, p.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result.total, entropy(both.mean(1), 0), rtol=1e-12)
+    np.testing.assert_allclose(result.aleatoric, entropy(both, 0).mean(0), rtol=1e-12)
     divergence = (both * np.log(both / both.mean(1, keepdims=True))).sum(0).mean(0)
-    np.testing.assert_allclose(found.epistemic, divergence, rtol=1e-9)
+    np.testing.assert_allclose(result.epistemic, divergence, rtol=1e-9)

@@ -45,29 +45,29 @@ def test_class_weights_meet_outputs_of_another_dtype(dtype: torch.dtype) -> None
 
 def test_categorical_uncertainty_is_that_of_the_stacked_draws() -> None:
     outputs = [2 * normal(5, 4) for _ in range(9)]
-    found = from_draws(lb.Categorical(), outputs)
+    result = from_draws(lb.Categorical(), outputs)
     p = np.stack([torch.distributions.Categorical(logits=o).probs.numpy() for o in outputs])
-    np.testing.assert_allclose(found.mean, p.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(found.total, entropy(p.mean(0), 1), rtol=1e-12)
-    np.testing.assert_allclose(found.aleatoric, entropy(p, 2).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result.mean, p.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result.total, entropy(p.mean(0), 1), rtol=1e-12)
+    np.testing.assert_allclose(result.aleatoric, entropy(p, 2).mean(0), rtol=1e-12)
     divergence = (p * np.log(p / p.mean(0))).sum(2).mean(0)  # mutual information as a mean KL(p_s‖mean)
-    np.testing.assert_allclose(found.epistemic, divergence, rtol=1e-10)
+    np.testing.assert_allclose(result.epistemic, divergence, rtol=1e-10)
 
 
 def test_categorical_uncertainty_per_pixel() -> None:
     outputs = [2 * normal(2, 3, 4, 5) for _ in range(6)]
-    found = from_draws(lb.Categorical(), outputs)
+    result = from_draws(lb.Categorical(), outputs)
     p = np.stack([torch.softmax(o, 1).numpy() for o in outputs])
-    assert found.mean.shape == (2, 3, 4, 5)
-    assert found.total.shape == found.aleatoric.shape == found.epistemic.shape == (2, 4, 5)
-    np.testing.assert_allclose(found.total, entropy(p.mean(0), 1), rtol=1e-12)
-    np.testing.assert_allclose(found.aleatoric, entropy(p, 2).mean(0), rtol=1e-12)
+    assert result.mean.shape == (2, 3, 4, 5)
+    assert result.total.shape == result.aleatoric.shape == result.epistemic.shape == (2, 4, 5)
+    np.testing.assert_allclose(result.total, entropy(p.mean(0), 1), rtol=1e-12)
+    np.testing.assert_allclose(result.aleatoric, entropy(p, 2).mean(0), rtol=1e-12)
 
 
 def test_equal_draws_leave_no_epistemic_uncertainty() -> None:
-    found = from_draws(lb.Categorical(), [normal(20, 4)] * 7)
-    assert (found.epistemic >= 0).all()
-    torch.testing.assert_close(found.epistemic, torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-14)
+    result = from_draws(lb.Categorical(), [normal(20, 4)] * 7)
+    assert (result.epistemic >= 0).all()
+    torch.testing.assert_close(result.epistemic, torch.zeros(20, dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 class TestClassAxis:
@@ -83,10 +83,10 @@ class TestClassAxis:
         for by in ("sample", "moments"):
             with pytest.raises(lb.errors.ShapeMismatch, match=r"class_axis=-1"):
                 lb.predict(model, x, by=by, samples=2)
-            found = lb.predict(model, x, likelihood=lb.Categorical(class_axis=-1), by=by, samples=4)
-            assert found.mean.shape == (2, 3, 5)
-            assert found.total.shape == (2, 5)
-            torch.testing.assert_close(found.mean.sum(1), torch.ones(2, 5))
+            result = lb.predict(model, x, likelihood=lb.Categorical(class_axis=-1), by=by, samples=4)
+            assert result.mean.shape == (2, 3, 5)
+            assert result.total.shape == (2, 5)
+            torch.testing.assert_close(result.mean.sum(1), torch.ones(2, 5))
         assert lb.Categorical(class_axis=1).predictive(logits).sum(1).allclose(torch.ones(2, 3))
 
     def test_images_need_nothing(self):

@@ -56,19 +56,19 @@ def test_known_noise_is_the_number_given() -> None:
 def test_gaussian_uncertainty_is_that_of_the_stacked_draws() -> None:
     """Far from the origin, where E[m²] − E[m]² would have lost every digit in float32."""
     means, logs = [1e4 + normal(5, 2).float() for _ in range(11)], [normal(5, 2).float() for _ in range(11)]
-    found = from_draws(lb.Gaussian("input"), list(zip(means, logs, strict=True)))
+    result = from_draws(lb.Gaussian("input"), list(zip(means, logs, strict=True)))
     stacked = torch.stack(means).double().numpy()
-    np.testing.assert_allclose(found.mean, stacked.mean(0), rtol=1e-7)
-    np.testing.assert_allclose(found.epistemic, stacked.var(0, ddof=1), rtol=1e-4)
-    np.testing.assert_allclose(found.aleatoric, torch.stack(logs).exp().mean(0), rtol=1e-5)
-    np.testing.assert_allclose(found.total, found.aleatoric + found.epistemic, rtol=1e-6)
+    np.testing.assert_allclose(result.mean, stacked.mean(0), rtol=1e-7)
+    np.testing.assert_allclose(result.epistemic, stacked.var(0, ddof=1), rtol=1e-4)
+    np.testing.assert_allclose(result.aleatoric, torch.stack(logs).exp().mean(0), rtol=1e-5)
+    np.testing.assert_allclose(result.total, result.aleatoric + result.epistemic, rtol=1e-6)
 
 
 def test_gaussian_variance_is_unbiased() -> None:
     outputs = [normal(4, 2) for _ in range(3)]
-    found = from_draws(lb.Gaussian(0.5).double(), outputs)
-    np.testing.assert_allclose(found.epistemic, np.var(torch.stack(outputs).numpy(), axis=0, ddof=1), rtol=1e-12)
-    np.testing.assert_allclose(found.aleatoric, 0.25, rtol=1e-6)
+    result = from_draws(lb.Gaussian(0.5).double(), outputs)
+    np.testing.assert_allclose(result.epistemic, np.var(torch.stack(outputs).numpy(), axis=0, ddof=1), rtol=1e-12)
+    np.testing.assert_allclose(result.aleatoric, 0.25, rtol=1e-6)
 
 
 def test_one_draw_has_no_spread_and_each_input_its_own_count() -> None:
@@ -78,14 +78,14 @@ def test_one_draw_has_no_spread_and_each_input_its_own_count() -> None:
     averages = torch.stack(
         [torch.stack([d.mean(), d.square().mean(), torch.ones(()).double()]).view(3, 1) for d in draws]
     )
-    found = likelihood.uncertainty(averages, torch.tensor([2, 4]), centre)
-    np.testing.assert_allclose(found.epistemic[:, 0], [d.var().item() for d in draws], rtol=1e-12)
+    result = likelihood.uncertainty(averages, torch.tensor([2, 4]), centre)
+    np.testing.assert_allclose(result.epistemic[:, 0], [d.var().item() for d in draws], rtol=1e-12)
 
 
 def test_nats_of_a_variance_are_half_its_logarithm() -> None:
-    found = Uncertainty(*[torch.tensor([4.0])] * 4)
-    assert lb.Gaussian(1.0).nats(found).item() == pytest.approx(math.log(2))
-    assert lb.Categorical().nats(found).item() == 4
+    result = Uncertainty(*[torch.tensor([4.0])] * 4)
+    assert lb.Gaussian(1.0).nats(result).item() == pytest.approx(math.log(2))
+    assert lb.Categorical().nats(result).item() == 4
 
 
 def test_learned_noise_finds_the_true_standard_deviation() -> None:

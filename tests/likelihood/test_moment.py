@@ -36,21 +36,21 @@ def test_classes_are_the_density_of_one_hot_targets() -> None:
     mean, variance, y = 2 * normal(6, 4), positive(6, 4), torch.randint(0, 4, (6,))
     p, v = probabilities(mean, variance)
     truth = -stats.norm(p, (v + 0.01).sqrt()).logpdf(F.one_hot(y, 4)).sum()
-    found = MomentLikelihood(floor=0.01).expected_nll(mean, variance, y)
-    assert found.item() == pytest.approx(truth, rel=1e-12)
+    result = MomentLikelihood(floor=0.01).expected_nll(mean, variance, y)
+    assert result.item() == pytest.approx(truth, rel=1e-12)
 
 
 def test_pixels_with_class_weights_and_void() -> None:
     mean, variance, y = 2 * normal(2, 3, 4, 5), positive(2, 3, 4, 5), torch.randint(0, 3, (2, 4, 5))
     y[0, 1] = 255
     weights = torch.tensor([0.5, 1.0, 3.0])
-    found = MomentLikelihood(lb.Categorical(weights, ignore_index=255)).expected_nll(mean, variance, y)
+    result = MomentLikelihood(lb.Categorical(weights, ignore_index=255)).expected_nll(mean, variance, y)
     rows, spread, labels = (t.movedim(1, -1).reshape(-1, 3) for t in (mean, variance, y.unsqueeze(1).expand_as(mean)))
     truth = 0.0
     for row, v, label in zip(rows, spread, labels[:, 0].tolist(), strict=True):
         if label != 255:
             truth += weights[label].item() * MomentLikelihood().expected_nll(row[None], v[None], torch.tensor([label]))
-    torch.testing.assert_close(found, truth, rtol=1e-12, atol=0)
+    torch.testing.assert_close(result, truth, rtol=1e-12, atol=0)
 
 
 def test_labels_have_the_moments_of_their_probabilities() -> None:
@@ -60,17 +60,17 @@ def test_labels_have_the_moments_of_their_probabilities() -> None:
     law = torch.distributions.Normal(p, ((p * (1 - p)).square() * 1e-6 + 1e-4).sqrt())
     weights = torch.tensor([2.0, 0.5, 1.0])
     factors = torch.where(y == 1, weights, 1.0)
-    found = MomentLikelihood(lb.Bernoulli(weights), floor=1e-4).expected_nll(mean, variance, y)
-    torch.testing.assert_close(found, -(factors * law.log_prob(y.double())).sum(), rtol=1e-5, atol=0)
+    result = MomentLikelihood(lb.Bernoulli(weights), floor=1e-4).expected_nll(mean, variance, y)
+    torch.testing.assert_close(result, -(factors * law.log_prob(y.double())).sum(), rtol=1e-5, atol=0)
 
 
 def test_regression_is_the_density_of_the_target() -> None:
     mean, variance, y = normal(6, 2), positive(6, 2), normal(6, 2)
-    found = MomentLikelihood(lb.Gaussian(0.3)).expected_nll(mean, variance, y)
-    assert found.item() == pytest.approx(-stats.norm(mean, (variance + 0.09).sqrt()).logpdf(y).sum(), rel=1e-12)
+    result = MomentLikelihood(lb.Gaussian(0.3)).expected_nll(mean, variance, y)
+    assert result.item() == pytest.approx(-stats.norm(mean, (variance + 0.09).sqrt()).logpdf(y).sum(), rel=1e-12)
     by_input = torch.cat([mean, torch.full_like(mean, math.log(0.09))], 1)
     spread = torch.cat([variance, torch.zeros_like(variance)], 1)
-    torch.testing.assert_close(MomentLikelihood(lb.Gaussian("input")).expected_nll(by_input, spread, y), found)
+    torch.testing.assert_close(MomentLikelihood(lb.Gaussian("input")).expected_nll(by_input, spread, y), result)
 
 
 def test_the_right_variance_of_a_regression_is_the_best() -> None:
@@ -84,8 +84,8 @@ def test_the_right_variance_of_a_regression_is_the_best() -> None:
 def test_cross_entropy_is_that_of_the_mean() -> None:
     mean, y = normal(6, 4), torch.randint(0, 4, (6,))
     for variance in (positive(6, 4), torch.zeros(6, 4)):
-        found = MeanCrossEntropy().expected_nll(mean, variance, y)
-        torch.testing.assert_close(found, F.cross_entropy(mean, y, reduction="sum"))
+        result = MeanCrossEntropy().expected_nll(mean, variance, y)
+        torch.testing.assert_close(result, F.cross_entropy(mean, y, reduction="sum"))
 
 
 @pytest.mark.parametrize("likelihood", MOMENTS, ids=lambda each: f"{type(each).__name__}-{type(each.of).__name__}")
@@ -93,9 +93,9 @@ def test_draws_and_predictions_are_those_of_the_likelihood_under_it(likelihood: 
     mean, variance = normal(5, 4), positive(5, 4)
     y = torch.arange(5) % 4 if isinstance(likelihood.of, lb.Categorical) else torch.ones(5, 4, dtype=torch.float64)
     assert torch.equal(likelihood.nll(mean, y), likelihood.of.nll(mean, y))
-    found, other = (each.uncertainty_of_moments(mean, variance, 64) for each in (likelihood, likelihood.of))
-    assert torch.equal(found.mean, other.mean)
-    assert torch.equal(found.total, other.total)
+    result, other = (each.uncertainty_of_moments(mean, variance, 64) for each in (likelihood, likelihood.of))
+    assert torch.equal(result.mean, other.mean)
+    assert torch.equal(result.total, other.total)
     assert likelihood.fewest == likelihood.of.fewest
     bnn = lb.Bayesian(nn.Linear(3, 4).double())
     one, two = (
@@ -129,8 +129,8 @@ def test_it_trains_and_reports_one_pass(likelihood: lb.Likelihood) -> None:
     x = torch.randn(64, 2)
     y = (x[:, 0] > 0).long()
     bnn = lb.Bayesian(nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2)), propagate="moments")
-    found = lb.elbo(bnn, x, y, likelihood, n_data=64)
-    torch.testing.assert_close(found.nll, likelihood.expected_nll(*lb.moments(bnn, x), y) / 64)
+    result = lb.elbo(bnn, x, y, likelihood, n_data=64)
+    torch.testing.assert_close(result.nll, likelihood.expected_nll(*lb.moments(bnn, x), y) / 64)
     lb.fit(
         bnn,
         [(x, y)] * 2,

@@ -37,14 +37,14 @@ def test_bins_against_scikit_learn(equal: str) -> None:
     right, confidence = (p.argmax(1) == y).numpy(), p.amax(1).numpy()
     strategy = {"width": "uniform", "mass": "quantile"}[equal]
     share, mean = calibration_curve(right, confidence, n_bins=10, strategy=strategy)
-    found = reliability(p, y, 10, equal)  # type: ignore[arg-type]
-    some = found.count > 0
-    np.testing.assert_allclose(found.accuracy[some].numpy(), share, rtol=1e-9)
-    np.testing.assert_allclose(found.confidence[some].numpy(), mean, rtol=1e-9)
-    expected = (np.abs(share - mean) * found.count[some].numpy()).sum() / 600
+    result = reliability(p, y, 10, equal)  # type: ignore[arg-type]
+    subset = result.count > 0
+    np.testing.assert_allclose(result.accuracy[subset].numpy(), share, rtol=1e-9)
+    np.testing.assert_allclose(result.confidence[subset].numpy(), mean, rtol=1e-9)
+    expected = (np.abs(share - mean) * result.count[subset].numpy()).sum() / 600
     assert calibration_error(p, y, 10, equal).item() == pytest.approx(expected, rel=1e-9)  # type: ignore[arg-type]
     if equal == "mass":
-        assert found.count.tolist() == pytest.approx([60.0] * 10)
+        assert result.count.tolist() == pytest.approx([60.0] * 10)
 
 
 @pytest.mark.parametrize("equal", ["width", "mass"])
@@ -63,9 +63,9 @@ def test_width_bins_are_open_below_and_closed_above() -> None:
 def test_tied_confidences_are_shared_out_in_proportion() -> None:
     p = torch.tensor([[0.8, 0.2]]).expand(6, 2)
     y = torch.tensor([0, 0, 0, 1, 1, 1])
-    found = reliability(p, y, bins=4, equal="mass")
-    assert found.count.tolist() == pytest.approx([1.5] * 4)
-    assert found.accuracy.tolist() == pytest.approx([0.5] * 4)
+    result = reliability(p, y, bins=4, equal="mass")
+    assert result.count.tolist() == pytest.approx([1.5] * 4)
+    assert result.accuracy.tolist() == pytest.approx([0.5] * 4)
     assert calibration_error(p, y, 4, "mass").item() == pytest.approx(0.3)
 
 
@@ -74,8 +74,8 @@ def test_tied_confidences_are_shared_out_in_proportion() -> None:
 def test_equal_mass_has_equal_mass_in_any_order(n: int, bins: int, seed: int, coarse: bool) -> None:
     logits, y = classes(n, 3, seed)
     p = logits.round().softmax(1) if coarse else logits.softmax(1)
-    found = reliability(p, y, bins, "mass")
-    torch.testing.assert_close(found.count, torch.full((bins,), n / bins, dtype=torch.float64))
+    result = reliability(p, y, bins, "mass")
+    torch.testing.assert_close(result.count, torch.full((bins,), n / bins, dtype=torch.float64))
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     value = calibration_error(p, y, bins, "mass")
     torch.testing.assert_close(value, calibration_error(p[order], y[order], bins, "mass"))
@@ -120,16 +120,16 @@ def test_entropies_against_scipy_and_the_likelihoods() -> None:
     np.testing.assert_allclose(entropy(p.mean(0)).numpy(), expected, rtol=1e-10)
     kl = np.mean([scipy.stats.entropy(draw.numpy(), p.mean(0).numpy(), axis=1) for draw in p], axis=0)
     np.testing.assert_allclose(mutual_information(p).numpy(), kl, rtol=1e-9)  # the mean divergence from the mean
-    found = predict(Given(6), draws, likelihood=Categorical())
-    torch.testing.assert_close(mutual_information(p), found.epistemic)
-    torch.testing.assert_close(entropy(p.mean(0)), found.total)
+    result = predict(Given(6), draws, likelihood=Categorical())
+    torch.testing.assert_close(mutual_information(p), result.epistemic)
+    torch.testing.assert_close(entropy(p.mean(0)), result.total)
 
 
 def test_entropies_of_labels() -> None:
     draws = _draws()
     p = draws.sigmoid().movedim(1, 0)
-    found = predict(Given(6), draws, likelihood=Bernoulli())
-    torch.testing.assert_close(mutual_information(p, labels=True), found.epistemic)
+    result = predict(Given(6), draws, likelihood=Bernoulli())
+    torch.testing.assert_close(mutual_information(p, labels=True), result.epistemic)
     expected = scipy.stats.bernoulli(p.mean(0).numpy()).entropy()
     np.testing.assert_allclose(entropy(p.mean(0), labels=True).numpy(), expected, rtol=1e-10)
 

@@ -86,8 +86,8 @@ def test_bins_of_equal_mass_are_within_their_bound(pairs: list[tuple[float, bool
     doubt, correct = torch.tensor(pairs, dtype=torch.float64).T
     columns = torch.stack([torch.ones_like(doubt), 1 - doubt, correct], dim=1)
     exact = error_of_bins(mass_bins(tied(-doubt, columns), bins)[0])
-    found, bound = mass_bins(_filled(doubt, columns, 9).table.flip(0), bins, width=2**-10)
-    assert abs(error_of_bins(found) - exact) <= bound + 1e-12
+    result, bound = mass_bins(_filled(doubt, columns, 9).table.flip(0), bins, width=2**-10)
+    assert abs(error_of_bins(result) - exact) <= bound + 1e-12
 
 
 def test_a_histogram_does_not_depend_on_the_cut() -> None:

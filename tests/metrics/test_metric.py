@@ -40,9 +40,9 @@ MARGIN = Metric(
 def test_a_metric_added_from_outside_is_evaluated_and_described() -> None:
     logits, y = classes()
     assert METRICS.register(MARGIN) is MARGIN
-    found = evaluate(nn.Identity(), [(logits[:100], y[:100]), (logits[100:], y[100:])], likelihood=Categorical())
+    result = evaluate(nn.Identity(), [(logits[:100], y[:100]), (logits[100:], y[100:])], likelihood=Categorical())
     top = logits.softmax(1).topk(2, dim=1).values
-    assert found.metrics["margin"] == pytest.approx((top[:, 0] - top[:, 1]).mean().item(), rel=1e-12)
+    assert result.metrics["margin"] == pytest.approx((top[:, 0] - top[:, 1]).mean().item(), rel=1e-12)
     assert metric_named("margin").title == "Margin"
     numbers = torch.randn(8, 2)
     assert "margin" not in evaluate(nn.Identity(), [(numbers, numbers + 1)], likelihood=Gaussian()).metrics

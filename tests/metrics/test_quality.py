@@ -67,9 +67,9 @@ def test_iou_against_scikit_learn_and_torchmetrics() -> None:
 
 def test_a_class_that_occurs_nowhere_has_no_iou() -> None:
     p = torch.tensor([[[0.9, 0.2], [0.1, 0.8], [0.0, 0.0]]])
-    found = iou(p, torch.tensor([[0, 1]]))
-    assert found[:2].tolist() == [1.0, 1.0]
-    assert math.isnan(found[2])
+    result = iou(p, torch.tensor([[0, 1]]))
+    assert result[:2].tolist() == [1.0, 1.0]
+    assert math.isnan(result[2])
     assert mean_iou(p, torch.tensor([[0, 1]])).item() == 1.0
 
 
@@ -126,9 +126,9 @@ def test_order_does_not_matter_and_values_stay_in_range(n: int, c: int, seed: in
 def test_every_precision_is_scored_in_float32_at_least(dtype: torch.dtype) -> None:
     logits, y = classes(200, 10)
     p = logits.softmax(1).to(dtype)
-    found = nll(p, y)
-    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(found, nll(p.double(), y).to(found.dtype), rtol=1e-6, atol=0)
+    result = nll(p, y)
+    assert result.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(result, nll(p.double(), y).to(result.dtype), rtol=1e-6, atol=0)
 
 
 def test_classes_may_be_bytes() -> None:

@@ -81,9 +81,9 @@ def test_label_auc_is_the_mean_of_the_binary_ones() -> None:
 def test_labels_with_one_side_only_are_left_out() -> None:
     logits, y = labels()
     y[:, 1], y[:, 3] = 0, 1
-    found = class_auc(logits.sigmoid(), y)
-    assert found.isnan().tolist() == [False, True, False, True]
-    assert auc(logits.sigmoid(), y).item() == pytest.approx(found[[0, 2]].mean().item())
+    result = class_auc(logits.sigmoid(), y)
+    assert result.isnan().tolist() == [False, True, False, True]
+    assert auc(logits.sigmoid(), y).item() == pytest.approx(result[[0, 2]].mean().item())
     with pytest.raises(InputError, match="no AUC"):
         auc(logits.sigmoid(), torch.ones_like(y))
 
@@ -103,9 +103,9 @@ def test_risk_and_coverage_by_loop() -> None:
     generator = torch.Generator().manual_seed(4)
     uncertainty, losses = (torch.rand(50, generator=generator, dtype=torch.float64) for _ in range(2))
     risks = _by_loop(losses[uncertainty.argsort()].tolist())
-    found = risk_coverage(uncertainty, losses, points=50)
-    np.testing.assert_allclose(found.risk.numpy(), risks, rtol=1e-10)
-    np.testing.assert_allclose(found.coverage.numpy(), np.arange(1, 51) / 50)
+    result = risk_coverage(uncertainty, losses, points=50)
+    np.testing.assert_allclose(result.risk.numpy(), risks, rtol=1e-10)
+    np.testing.assert_allclose(result.coverage.numpy(), np.arange(1, 51) / 50)
     assert aurc(uncertainty, losses).item() == pytest.approx(np.mean(risks), rel=1e-10)
 
 
@@ -116,8 +116,8 @@ def test_ties_count_as_the_mean_over_their_orders(pairs: list[tuple[int, int]]) 
     curves = np.array([_by_loop([loss for _, loss in order]) for order in orders])
     uncertainty, losses = torch.tensor(pairs, dtype=torch.float64).T
     assert aurc(uncertainty, losses).item() == pytest.approx(curves.mean(), abs=1e-10)
-    found = risk_coverage(uncertainty, losses, points=len(pairs))
-    np.testing.assert_allclose(found.risk.numpy(), curves.mean(0), atol=1e-10)
+    result = risk_coverage(uncertainty, losses, points=len(pairs))
+    np.testing.assert_allclose(result.risk.numpy(), curves.mean(0), atol=1e-10)
 
 
 def test_the_best_order_has_the_smallest_area() -> None:

@@ -30,29 +30,29 @@ def _distance(a: Tensor, b: Tensor, classes: int) -> float:
 def test_energy_distance_by_pairs(classes: int) -> None:
     samples, raters = _masks(5, 3, classes, 0), _masks(4, 3, classes, 1, share=0.2)
     raters[0, 1] = samples[0, 1] = samples[1, 1] = 0
-    found = generalised_energy_distance(samples, raters, classes)
+    result = generalised_energy_distance(samples, raters, classes)
     for image in range(3):
         s, y = samples[:, image], raters[:, image]
         cross = np.mean([_distance(a, b, classes) for a in s for b in y])
         within = np.mean([_distance(a, b, classes) for a in s for b in s])
         between = np.mean([_distance(a, b, classes) for a in y for b in y])
-        assert found[image].item() == pytest.approx(2 * cross - within - between, abs=1e-6)
+        assert result[image].item() == pytest.approx(2 * cross - within - between, abs=1e-6)
 
 
 def test_empty_masks() -> None:
-    empty, some = torch.zeros(2, 1, 6, dtype=torch.long), torch.ones(3, 1, 6, dtype=torch.long)
+    empty, subset = torch.zeros(2, 1, 6, dtype=torch.long), torch.ones(3, 1, 6, dtype=torch.long)
     assert generalised_energy_distance(empty, empty).item() == 0
-    assert generalised_energy_distance(empty, some).item() == 2  # every pair at distance 1
+    assert generalised_energy_distance(empty, subset).item() == 2  # every pair at distance 1
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(2, 3), st.integers(0, 500))
 @settings(max_examples=40, deadline=None)
 def test_energy_distance_is_a_distance(draws: int, raters: int, classes: int, seed: int) -> None:
     a, b = _masks(draws, 2, classes, seed), _masks(raters, 2, classes, seed + 1, share=0.3)
-    found = generalised_energy_distance(a, b, classes)
-    assert (found >= -1e-6).all()
-    assert (found <= 2).all()
-    torch.testing.assert_close(found, generalised_energy_distance(b, a, classes))
+    result = generalised_energy_distance(a, b, classes)
+    assert (result >= -1e-6).all()
+    assert (result <= 2).all()
+    torch.testing.assert_close(result, generalised_energy_distance(b, a, classes))
     same = generalised_energy_distance(a, a.flip(0), classes)
     torch.testing.assert_close(same, torch.zeros(2), atol=1e-6, rtol=0)
 
@@ -84,9 +84,9 @@ def test_agreement_against_scipy() -> None:
 def test_a_constant_map_has_no_correlation() -> None:
     raters = _masks(4, 2, 2, 3)
     raters[:, 1] = raters[0, 1]
-    found = rater_agreement(torch.rand(2, 4, 5), raters)
-    assert not math.isnan(found[0])
-    assert math.isnan(found[1])
+    result = rater_agreement(torch.rand(2, 4, 5), raters)
+    assert not math.isnan(result[0])
+    assert math.isnan(result[1])
     assert rater_agreement(torch.full((2, 4, 5), 0.1), raters).isnan().all()
 
 

@@ -62,20 +62,20 @@ def test_crps_of_a_gaussian_is_its_integral(mean: float, deviation: float, y: fl
 @given(st.lists(st.floats(-4, 4, width=32), min_size=1, max_size=9), st.floats(-5, 5, width=32))
 @settings(max_examples=40, deadline=None)
 def test_crps_of_draws_by_pairs_and_as_an_integral(draws: list[float], y: float) -> None:
-    found = sample_crps(torch.tensor(draws, dtype=torch.float64)[:, None], torch.tensor([y], dtype=torch.float64))
+    result = sample_crps(torch.tensor(draws, dtype=torch.float64)[:, None], torch.tensor([y], dtype=torch.float64))
     pairs = np.mean([abs(a - b) for a in draws for b in draws])
-    assert found.item() == pytest.approx(np.mean(np.abs(np.array(draws) - y)) - pairs / 2, abs=1e-10)
+    assert result.item() == pytest.approx(np.mean(np.abs(np.array(draws) - y)) - pairs / 2, abs=1e-10)
     knots = np.unique([*draws, y])
     middles = (knots[1:] + knots[:-1]) / 2
     steps = np.array([(np.mean(np.array(draws) <= x) - (x >= y)) ** 2 for x in middles])
-    assert found.item() == pytest.approx((steps * np.diff(knots)).sum() if len(knots) > 1 else 0, abs=1e-10)
+    assert result.item() == pytest.approx((steps * np.diff(knots)).sum() if len(knots) > 1 else 0, abs=1e-10)
 
 
 def test_crps_of_many_draws_tends_to_the_gaussian_one(case: tuple[Tensor, Tensor, Tensor]) -> None:
     mean, variance, y = case
     noise = torch.randn(4000, 200, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = sample_crps(mean + variance.sqrt() * noise, y)
-    assert found.item() == pytest.approx(gaussian_crps(mean, variance, y).item(), rel=5e-3)
+    result = sample_crps(mean + variance.sqrt() * noise, y)
+    assert result.item() == pytest.approx(gaussian_crps(mean, variance, y).item(), rel=5e-3)
 
 
 def test_the_truth_scores_best_on_average() -> None:

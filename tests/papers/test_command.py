@@ -34,19 +34,19 @@ def two(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_list_names_all_with_times_and_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--list"]) == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     for name, study in STUDIES.items():
-        assert f"{name}: {study.title}" in said
-        assert f"cpu {study.sizes['cpu'].minutes:g} min" in said
-    assert "uci-concrete" in said
+        assert f"{name}: {study.title}" in message
+        assert f"cpu {study.sizes['cpu'].minutes:g} min" in message
+    assert "uci-concrete" in message
 
 
 def test_one_by_name_prints_its_table_and_keeps_its_record(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["reproduce", "subnetworks-toy", *SMOKE, "--seeds", "0", "1"]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "partial 40 %" in said
-    assert "say nothing about the claims" in said
+    message = capsys.readouterr().out
+    assert "partial 40 %" in message
+    assert "say nothing about the claims" in message
     record = json.loads((here / "docs" / "results" / "experiments" / "subnetworks-toy-smoke.json").read_text())
     assert record["seeds"] == [0, 1]
     assert record["command"] == "leanbayes reproduce subnetworks-toy --size smoke --seeds 0 1"
@@ -60,19 +60,19 @@ def test_one_by_name_prints_its_table_and_keeps_its_record(here: Path, capsys: p
 def test_all_goes_on_past_a_failure_says_so_and_exits_1(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (two / "data" / "b-1").write_text("fail")
     assert main(["reproduce", "all", *SMOKE, "--page"]) == 1
-    said = capsys.readouterr().out
-    assert "a-needy failed: there is no " in said
-    assert "stub failed: 1 of 6 jobs: RuntimeError: no luck at all" in said
-    assert f"holds: {stub.BETTER.paper}, figure 1: a is better than b" in said
+    message = capsys.readouterr().out
+    assert "a-needy failed: there is no " in message
+    assert "stub failed: 1 of 6 jobs: RuntimeError: no luck at all" in message
+    assert f"holds: {stub.BETTER.paper}, figure 1: a is better than b" in message
     assert (two / "docs" / "results" / "claims.md").is_file()
     (two / "data" / "b-1").unlink()
     assert main(["reproduce", "stub", *SMOKE]) == 0
 
 
 def test_missing_data_is_one_line_with_its_source(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = complaint(capsys, "reproduce", "a-needy", *SMOKE)
-    assert "there is no " in said
-    assert "--data-dir" in said
+    message = complaint(capsys, "reproduce", "a-needy", *SMOKE)
+    assert "there is no " in message
+    assert "--data-dir" in message
 
 
 def test_the_page_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

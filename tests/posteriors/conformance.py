@@ -256,9 +256,9 @@ def the_law_is_that_of_the_noise(case: Case) -> None:
     drawn = weight.sample(noise)
     (slope,) = torch.autograd.grad(drawn.sum(), noise)
     change, log_noise = slope.abs().log(), case.family.log_noise(noise.detach())
-    found = weight.distribution().log_prob(drawn.detach())
+    result = weight.distribution().log_prob(drawn.detach())
     expected = log_noise - (change.flatten(1).sum(1) if case.family.joint else change)
-    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(result, expected, rtol=1e-7, atol=1e-7)
 
 
 @check

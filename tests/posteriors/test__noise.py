@@ -31,8 +31,8 @@ def test_a_large_tensor_is_standard_normal(dtype):
     noise = noise.double()
     rounding = 0.01 if dtype == torch.bfloat16 else 0.0
     for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
-        found = noise.pow(power).mean().item()
-        assert found == pytest.approx(moment, abs=5 * math.sqrt(spread / LARGE) + rounding)
+        result = noise.pow(power).mean().item()
+        assert result == pytest.approx(moment, abs=5 * math.sqrt(spread / LARGE) + rounding)
     if dtype != torch.bfloat16:
         assert stats.kstest(noise.numpy(), "norm").pvalue > 1e-4
 
@@ -92,8 +92,8 @@ def test_a_draw_is_the_sample_of_the_same_noise(size):
     expected = mean + spread * noise
     out = torch.empty(size)
     assert shifted_normal(mean, spread, generator(), out) is out
-    for found in (out, shifted_normal(mean, spread, generator())):
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    for result in (out, shifted_normal(mean, spread, generator())):
+        torch.testing.assert_close(result, expected, rtol=1e-6, atol=1e-6)
     strided = shifted_normal(mean.repeat_interleave(2)[::2], spread, generator())
     torch.testing.assert_close(strided, expected, rtol=1e-6, atol=1e-6)
 
@@ -102,25 +102,25 @@ def test_gradients_of_a_draw_are_those_of_the_same_noise():
     mean, spread = torch.randn(2**17, requires_grad=True), torch.rand(2**17, requires_grad=True)
     noise = standard_normal((2**17,), mean, generator())
     drawn = shifted_normal(mean, spread, generator())
-    found = torch.autograd.grad(drawn.square().sum(), (mean, spread), create_graph=True)
-    torch.testing.assert_close(found[0], 2 * drawn)
-    torch.testing.assert_close(found[1], 2 * drawn * noise)
-    (twice,) = torch.autograd.grad(found[1].sum(), spread)
+    result = torch.autograd.grad(drawn.square().sum(), (mean, spread), create_graph=True)
+    torch.testing.assert_close(result[0], 2 * drawn)
+    torch.testing.assert_close(result[1], 2 * drawn * noise)
+    (twice,) = torch.autograd.grad(result[1].sum(), spread)
     torch.testing.assert_close(twice, 2 * noise.square())
 
 
 def test_reproducible_whatever_the_number_of_threads():
     before = torch.get_num_threads()
     try:
-        found = []
+        result = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(large())
+            result.append(large())
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
-    assert not torch.equal(found[0], large(seed=2))
+    assert torch.equal(result[0], result[1])
+    assert torch.equal(result[0], result[2])
+    assert not torch.equal(result[0], large(seed=2))
 
 
 def test_successive_draws_from_one_generator_differ():
@@ -140,8 +140,8 @@ def test_the_global_state_is_used_only_without_a_generator():
 
 
 def test_a_small_tensor_is_what_torch_draws():
-    found = standard_normal((3, 4), torch.zeros(1, dtype=torch.float64), generator())
-    assert torch.equal(found, torch.randn(3, 4, dtype=torch.float64, generator=generator()))
+    result = standard_normal((3, 4), torch.zeros(1, dtype=torch.float64), generator())
+    assert torch.equal(result, torch.randn(3, 4, dtype=torch.float64, generator=generator()))
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
@@ -176,15 +176,15 @@ def test_the_kl_that_comes_with_a_draw_is_that_of_float64(prior):
     torch.manual_seed(0)
     mean, rho = (0.1 * torch.randn(2**18 + 700)).requires_grad_(), raw(2**18 + 700)
     weight, value = drawn(mean, rho)
-    found = Exact()(weight, prior)
+    result = Exact()(weight, prior)
     assert weight.sums is not None
     noise = standard_normal(mean.shape, mean, generator()).double()
     wide = [tensor.detach().double().requires_grad_() for tensor in (mean, rho)]
     scale = F.softplus(wide[1])
     law = D.Normal(prior.loc.double(), prior.scale.double())
     expected = D.kl_divergence(D.Normal(wide[0], scale), law).sum()
-    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
-    ((found / 1000) + value.square().sum()).backward()
+    assert result.item() == pytest.approx(expected.item(), rel=1e-6)
+    ((result / 1000) + value.square().sum()).backward()
     (expected / 1000 + (wide[0] + scale * noise).square().sum()).backward()
     torch.testing.assert_close(mean.grad.double(), wide[0].grad, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(rho.grad.double(), wide[1].grad, rtol=1e-5, atol=1e-5)
@@ -201,13 +201,13 @@ def test_either_output_alone_has_its_gradients():
     mean, rho = torch.randn(2**17, requires_grad=True), raw(2**17)
     spread, slope = F.softplus(rho.detach()), rho.detach().sigmoid()
     weight, value = drawn(mean, rho)
-    found = torch.autograd.grad(Exact()(weight, D.Normal(0.0, 2.0)), (mean, rho))
-    torch.testing.assert_close(found[0], mean / 4)
-    torch.testing.assert_close(found[1], (spread / 4 - 1 / spread) * slope)
+    result = torch.autograd.grad(Exact()(weight, D.Normal(0.0, 2.0)), (mean, rho))
+    torch.testing.assert_close(result[0], mean / 4)
+    torch.testing.assert_close(result[1], (spread / 4 - 1 / spread) * slope)
     weight, value = drawn(mean, rho)
-    found = torch.autograd.grad(value.sum(), (mean, rho))
-    assert torch.equal(found[0], torch.ones_like(mean))
-    torch.testing.assert_close(found[1], standard_normal(mean.shape, mean, generator()) * slope)
+    result = torch.autograd.grad(value.sum(), (mean, rho))
+    assert torch.equal(result[0], torch.ones_like(mean))
+    torch.testing.assert_close(result[1], standard_normal(mean.shape, mean, generator()) * slope)
 
 
 def test_second_derivatives_of_draw_and_kl():
@@ -231,8 +231,8 @@ def test_extreme_scales(value):
     scale = F.softplus(torch.tensor(value).double(), threshold=100).item()
     assert weight.sums[3].item() / 2**17 == pytest.approx(math.log(scale), rel=1e-5, abs=1e-6)
     assert weight.sums[2].item() / 2**17 == pytest.approx(scale**2, rel=1e-5, abs=1e-70)
-    (found,) = torch.autograd.grad(weight.sums[3], rho)
-    assert found[0].item() == pytest.approx(torch.tensor(value).double().sigmoid().item() / scale, rel=1e-5)
+    (result,) = torch.autograd.grad(weight.sums[3], rho)
+    assert result[0].item() == pytest.approx(torch.tensor(value).double().sigmoid().item() / scale, rel=1e-5)
 
 
 def test_no_sums_without_gradients_or_for_a_second_draw():

@@ -14,10 +14,10 @@ def generator(seed: int = 1) -> torch.Generator:
 @pytest.mark.parametrize("shape", [1.3, 8.0, 499.5, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_many_gamma_numbers_at_once(shape, dtype):
-    found = standard_gamma(shape, (100_000,), torch.zeros(1, dtype=dtype), generator(1)).double()
-    assert stats.kstest(found.numpy(), stats.gamma(shape).cdf).pvalue > 1e-3
+    result = standard_gamma(shape, (100_000,), torch.zeros(1, dtype=dtype), generator(1)).double()
+    assert stats.kstest(result.numpy(), stats.gamma(shape).cdf).pvalue > 1e-3
     again = standard_gamma(shape, (100_000,), torch.zeros(1, dtype=dtype), generator(1)).double()
-    assert torch.equal(found, again)
+    assert torch.equal(result, again)
 
 
 @pytest.mark.parametrize("k", [0.5, 1, 1.01, 1.5, 2, 14.5, 499.5])

@@ -32,8 +32,8 @@ class TestInverseSoftplus:
         torch.testing.assert_close(F.softplus(inverse_softplus(scale)), scale, rtol=3e-6, atol=0)
 
     def test_known_values(self):
-        found = inverse_softplus(torch.tensor([math.log(2.0), math.log1p(math.e)], dtype=torch.float64))
-        torch.testing.assert_close(found, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=1e-14, atol=1e-15)
+        result = inverse_softplus(torch.tensor([math.log(2.0), math.log1p(math.e)], dtype=torch.float64))
+        torch.testing.assert_close(result, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=1e-14, atol=1e-15)
 
 
 class TestInitialRho:

@@ -40,8 +40,8 @@ def test_the_law_is_the_textbook_one():
 @pytest.mark.parametrize("scale", [1e-8, 0.05, 1, 1.0, 1e3])
 def test_a_constant_initial_scale(scale):
     posterior = Normal(init_scale=scale)
-    found = posterior.spread(posterior.initial(torch.randn(3, 2, dtype=torch.float64), None))
-    torch.testing.assert_close(found, torch.full((3, 2), float(scale), dtype=torch.float64), rtol=1e-13, atol=0)
+    result = posterior.spread(posterior.initial(torch.randn(3, 2, dtype=torch.float64), None))
+    torch.testing.assert_close(result, torch.full((3, 2), float(scale), dtype=torch.float64), rtol=1e-13, atol=0)
 
 
 def test_the_default_scale_is_small():
@@ -159,10 +159,10 @@ def test_divergence_and_entropy_are_those_of_one_scale_for_each_weight(kl: objec
         lb.Bayesian(model().double(), posterior=Normal(0.2, per=per), prior=prior, kl=kl)
         for per in ("filter", "weight")
     )
-    found, truth = (bnn.kl(generator=torch.Generator().manual_seed(4)) for bnn in (few, many))
-    torch.testing.assert_close(found, truth, rtol=1e-11, atol=0)
+    result, truth = (bnn.kl(generator=torch.Generator().manual_seed(4)) for bnn in (few, many))
+    torch.testing.assert_close(result, truth, rtol=1e-11, atol=0)
     torch.testing.assert_close(few.entropy(), many.entropy(), rtol=1e-11, atol=0)
-    found.backward()
+    result.backward()
     truth.backward()
     for (_, ours), (_, theirs) in zip(few.parts(), many.parts(), strict=True):
         torch.testing.assert_close(ours.rho.grad, theirs.rho.grad.sum_to_size(ours.rho.shape), rtol=1e-9, atol=1e-10)

@@ -67,15 +67,15 @@ class TestSampledStatistics:
     def test_second_order_moments(self, samples, runs):
         n, source, wanted = 300, generator(samples), {power(1), power(2)}
         like = torch.zeros(n, dtype=torch.float64)
-        found = []
+        result = []
         for draw in (accumulated, lambda family, *rest: family.sampled(*rest)):
             means = [draw(Radial(), wanted, samples, like, source) for _ in range(runs)]
             first, second = (torch.stack([mean.terms[power(k)] for mean in means]) for k in (1, 2))
             density = torch.stack([mean.log_density for mean in means])
             total, a, b, c = second.sum(1), first[:, 0], second[:, 0], second[:, 1]
             values = [n * a**2, n * b, n**2 * b * b, n**2 * b * c, n**2 * a * a * b, total, total**2, density]
-            found.append(torch.stack([*values, density * total, first[:, 1]]))
-        exact, drawn = found
+            result.append(torch.stack([*values, density * total, first[:, 1]]))
+        exact, drawn = result
         error = ((exact.var(1) + drawn.var(1)) / runs).sqrt()
         off = (exact.mean(1) - drawn.mean(1)).abs() / error
         assert (off < 4.5).all(), off
@@ -86,12 +86,12 @@ class TestSampledStatistics:
         assert one.pvalue > 1e-3 or (samples == 3 and one.statistic < 0.035)
 
     def test_the_sum_of_squares_is_that_of_the_radii(self):
-        found = Radial().sampled({power(2)}, 1, torch.zeros(500, dtype=torch.float64), generator())
-        radius = found.terms[power(2)].sum().sqrt()
+        result = Radial().sampled({power(2)}, 1, torch.zeros(500, dtype=torch.float64), generator())
+        radius = result.terms[power(2)].sum().sqrt()
         n = 500
         sphere = math.log(2) + n / 2 * math.log(math.pi) - math.lgamma(n / 2)
         density = -0.5 * radius**2 + 0.5 * math.log(2 / math.pi) - (n - 1) * radius.log() - sphere
-        assert found.log_density.item() == pytest.approx(density.item(), rel=1e-9)
+        assert result.log_density.item() == pytest.approx(density.item(), rel=1e-9)
 
 
 class TestLocal:

@@ -52,15 +52,15 @@ def test_a_linear_model_has_a_known_predictive(propagate: str) -> None:
         predict_by=propagate,
     )
     x = torch.randn(6, 4, dtype=torch.float64)
-    found = lb.predict(bnn, x, likelihood=lb.Gaussian(0.3), samples=samples, generator=seeded())
+    result = lb.predict(bnn, x, likelihood=lb.Gaussian(0.3), samples=samples, generator=seeded())
     rho = {name: parts.rho.detach() for name, parts in bnn.parts()}
     variance = x**2 @ (torch.log1p(rho["weight"].exp()) ** 2).T + torch.log1p(rho["bias"].exp()) ** 2
     mean = x @ bnn.model.weight.detach().T + bnn.model.bias.detach()
-    assert ((found.mean - mean).abs() < 5 * (variance / samples).sqrt()).all()
-    assert ((found.epistemic - variance).abs() < 5 * math.sqrt(2 / samples) * variance).all()
-    torch.testing.assert_close(found.aleatoric, torch.full_like(mean, 0.09), rtol=1e-6, atol=0)
-    torch.testing.assert_close(found.total, found.aleatoric + found.epistemic)
-    assert (found.draws == samples).all()
+    assert ((result.mean - mean).abs() < 5 * (variance / samples).sqrt()).all()
+    assert ((result.epistemic - variance).abs() < 5 * math.sqrt(2 / samples) * variance).all()
+    torch.testing.assert_close(result.aleatoric, torch.full_like(mean, 0.09), rtol=1e-6, atol=0)
+    torch.testing.assert_close(result.total, result.aleatoric + result.epistemic)
+    assert (result.draws == samples).all()
 
 
 def test_class_probabilities_are_the_average_over_weights() -> None:
@@ -71,19 +71,19 @@ def test_class_probabilities_are_the_average_over_weights() -> None:
     scores = {"weight": torch.tensor([[1.0], [0.0]])}
     bnn = lb.Bayesian(model, subspace=lb.top_k(scores, k=1), posterior=lb.posteriors.Normal(1.2))
     samples = 5000
-    found = lb.predict(bnn, torch.tensor([[2.0]], dtype=torch.float64), samples=samples, generator=seeded())
+    result = lb.predict(bnn, torch.tensor([[2.0]], dtype=torch.float64), samples=samples, generator=seeded())
     nodes, weights = np.polynomial.hermite_e.hermegauss(200)
     weights = weights / weights.sum()
     p = 1 / (1 + np.exp(-(1.0 + 2.4 * nodes)))
     entropy = lambda q: entr(q) + entr(1 - q)  # noqa: E731
     mean, aleatoric = weights @ p, weights @ entropy(p)
     spread = math.sqrt(weights @ p**2 - mean**2)
-    assert abs(found.mean[0, 0].item() - mean) < 5 * spread / math.sqrt(samples)
+    assert abs(result.mean[0, 0].item() - mean) < 5 * spread / math.sqrt(samples)
     noise = math.sqrt(weights @ entropy(p) ** 2 - aleatoric**2)
-    assert abs(found.aleatoric.item() - aleatoric) < 5 * noise / math.sqrt(samples)
+    assert abs(result.aleatoric.item() - aleatoric) < 5 * noise / math.sqrt(samples)
     slope = abs(math.log((1 - mean) / mean))
-    assert abs(found.total.item() - entropy(mean)) < 5 * slope * spread / math.sqrt(samples) + 1e-3
-    assert found.epistemic.item() == pytest.approx(found.total.item() - found.aleatoric.item(), abs=1e-12)
+    assert abs(result.total.item() - entropy(mean)) < 5 * slope * spread / math.sqrt(samples) + 1e-3
+    assert result.epistemic.item() == pytest.approx(result.total.item() - result.aleatoric.item(), abs=1e-12)
 
 
 def test_statistics_are_those_of_the_draws_by_hand() -> None:
@@ -92,15 +92,15 @@ def test_statistics_are_those_of_the_draws_by_hand() -> None:
         lb.Bayesian(mlp(dtype=torch.float64), posterior=lb.posteriors.Normal(0.4)),
         torch.randn(5, 4, dtype=torch.float64),
     )
-    found = lb.predict(bnn, x, samples=11, generator=seeded(), method="loop", keep_samples=True)
+    result = lb.predict(bnn, x, samples=11, generator=seeded(), method="loop", keep_samples=True)
     generator = seeded()
     with torch.no_grad():
         outputs = [functional_call(bnn.model, bnn.draw(generator=generator), (x,)) for _ in range(11)]
     p = torch.softmax(torch.stack(outputs), 2).numpy()
-    np.testing.assert_allclose(found.samples, p, rtol=1e-12)
-    np.testing.assert_allclose(found.mean, p.mean(0), rtol=1e-12)
-    np.testing.assert_allclose(found.total, -(p.mean(0) * np.log(p.mean(0))).sum(1), rtol=1e-12)
-    np.testing.assert_allclose(found.aleatoric, -(p * np.log(p)).sum(2).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result.samples, p, rtol=1e-12)
+    np.testing.assert_allclose(result.mean, p.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result.total, -(p.mean(0) * np.log(p.mean(0))).sum(1), rtol=1e-12)
+    np.testing.assert_allclose(result.aleatoric, -(p * np.log(p)).sum(2).mean(0), rtol=1e-12)
 
 
 # ---------------------------------------------------------------- ways of drawing
@@ -110,13 +110,13 @@ def test_statistics_are_those_of_the_draws_by_hand() -> None:
 @pytest.mark.parametrize("samples", [1, 2, 9, 40])
 def test_loop_and_vmap_and_auto_agree(subspace: lb.subspace.Subspace, samples: int) -> None:
     bnn, x = lb.Bayesian(mlp(), subspace=subspace, posterior=lb.posteriors.Normal(0.3)), torch.randn(5, 4)
-    found = [
+    result = [
         lb.predict(bnn, x, samples=samples, method=method, generator=seeded()) for method in ("loop", "vmap", "auto")
     ]
     if samples == 1:
-        assert all(torch.isinf(p.standard_error).all() for p in found)
-    assert_alike(found[0], found[1])
-    assert_alike(found[0], found[2])
+        assert all(torch.isinf(p.standard_error).all() for p in result)
+    assert_alike(result[0], result[1])
+    assert_alike(result[0], result[2])
 
 
 def test_convolutions_agree_too() -> None:
@@ -216,10 +216,10 @@ def test_vmap_works_in_chunks(samples: int, monkeypatch: pytest.MonkeyPatch) -> 
 def test_kept_samples() -> None:
     bnn, x = lb.Bayesian(mlp(), posterior=lb.posteriors.Normal(0.3)), torch.randn(5, 4)
     for method in METHODS:
-        found = lb.predict(bnn, x, samples=6, keep_samples=True, method=method)
-        assert found.samples.shape == (6, 5, 3)
-        torch.testing.assert_close(found.samples.mean(0), found.mean)
-        assert (found.samples[0] != found.samples[1]).all()
+        result = lb.predict(bnn, x, samples=6, keep_samples=True, method=method)
+        assert result.samples.shape == (6, 5, 3)
+        torch.testing.assert_close(result.samples.mean(0), result.mean)
+        assert (result.samples[0] != result.samples[1]).all()
     assert lb.predict(bnn, x, samples=6).samples is None
     split = lb.predict(bnn, x, samples=6, keep_samples=True, batch_size=2)
     assert split.samples.shape == (6, 5, 3)
@@ -241,9 +241,9 @@ def uncertain() -> tuple[lb.Bayesian, Tensor]:
 def spread_of(bnn: lb.Bayesian, x: Tensor, repeats: int, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Totals in nats, the standard errors reported with them, and the draws, over independent predictions."""
     generator, likelihood = seeded(), options.get("likelihood", lb.Categorical())
-    found = [lb.predict(bnn, x, generator=generator, method="vmap", **options) for _ in range(repeats)]
-    totals = torch.stack([likelihood.nats(p).reshape(len(x)) for p in found])
-    return totals, torch.stack([p.standard_error for p in found]), torch.stack([p.draws for p in found])
+    result = [lb.predict(bnn, x, generator=generator, method="vmap", **options) for _ in range(repeats)]
+    totals = torch.stack([likelihood.nats(p).reshape(len(x)) for p in result])
+    return totals, torch.stack([p.standard_error for p in result]), torch.stack([p.draws for p in result])
 
 
 def test_the_standard_error_of_classes_is_honest() -> None:
@@ -264,12 +264,12 @@ def test_the_standard_error_of_regression_is_honest() -> None:
 def test_automatic_draws_reach_the_tolerance_or_the_limit() -> None:
     bnn, x = uncertain()
     for tolerance in (0.01, 0.05, 0.2):
-        found = lb.predict(bnn, x, samples="auto", tolerance=tolerance, max_samples=100, generator=seeded())
-        allowed = tolerance * (found.draws / 4).sqrt()
-        assert ((found.standard_error <= allowed) | (found.draws == 100)).all()
-        assert ((found.draws >= 4) & (found.draws <= 100)).all()
-        assert found.draws.dtype == torch.long
-    assert found.draws.float().mean() < 60
+        result = lb.predict(bnn, x, samples="auto", tolerance=tolerance, max_samples=100, generator=seeded())
+        allowed = tolerance * (result.draws / 4).sqrt()
+        assert ((result.standard_error <= allowed) | (result.draws == 100)).all()
+        assert ((result.draws >= 4) & (result.draws <= 100)).all()
+        assert result.draws.dtype == torch.long
+    assert result.draws.float().mean() < 60
 
 
 def test_sure_inputs_stop_first() -> None:
@@ -279,23 +279,23 @@ def test_sure_inputs_stop_first() -> None:
     bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3))
     x = torch.tensor([[9.0, 0.0], [0.0, 4.0], [12.0, 0.1], [0.05, 3.0]])
     for method in ("loop", "vmap", "auto"):
-        found = lb.predict(
+        result = lb.predict(
             bnn, x, samples="auto", tolerance=0.01, min_samples=6, max_samples=150, method=method, generator=seeded()
         )
-        assert (found.draws[[0, 2]] == 6).all()
-        assert (found.draws[[1, 3]] > 10).all()
+        assert (result.draws[[0, 2]] == 6).all()
+        assert (result.draws[[1, 3]] > 10).all()
 
 
 def test_automatic_draws_of_one_input_are_its_own() -> None:
     """Sums of an input that has left the batch stay as they were: its numbers are those of its own draws alone."""
     bnn, x = uncertain()
-    found = lb.predict(bnn, x, samples="auto", tolerance=0.05, generator=seeded(), method="loop")
-    first = found.draws == found.draws.min()
+    result = lb.predict(bnn, x, samples="auto", tolerance=0.05, generator=seeded(), method="loop")
+    first = result.draws == result.draws.min()
     assert first.any()
     assert not first.all()
-    direct = lb.predict(bnn, x, samples=int(found.draws.min()), generator=seeded(), method="loop")
+    direct = lb.predict(bnn, x, samples=int(result.draws.min()), generator=seeded(), method="loop")
     for name in PARTS:
-        torch.testing.assert_close(getattr(found, name)[first], getattr(direct, name)[first])
+        torch.testing.assert_close(getattr(result, name)[first], getattr(direct, name)[first])
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 3, 5, 8])
@@ -304,7 +304,7 @@ def test_automatic_draws_go_to_the_inputs_that_asked_for_them(batch_size: int | 
     bnn = lb.Bayesian(nn.Linear(8, 1, bias=False, dtype=torch.float64), posterior=lb.posteriors.Normal(0.5))
     sizes = torch.tensor([0.1, 6.0, 0.7, 3.0, 0.3, 9.0, 1.5, 0.01], dtype=torch.float64)
     x = torch.diag(sizes)
-    found = lb.predict(
+    result = lb.predict(
         bnn,
         x,
         likelihood=lb.Gaussian(1.0).double(),
@@ -315,10 +315,10 @@ def test_automatic_draws_go_to_the_inputs_that_asked_for_them(batch_size: int | 
         batch_size=batch_size,
         generator=seeded(),
     )
-    assert len(found.draws.unique()) > 2
-    variance, draws = 0.25 * sizes.unsqueeze(1) ** 2, found.draws.unsqueeze(1)
-    assert ((found.mean - x @ bnn.model.weight.detach().T).abs() < 5 * (variance / draws).sqrt()).all()
-    ratio = found.epistemic / variance  # χ² with draws − 1 degrees of freedom, each over its own number
+    assert len(result.draws.unique()) > 2
+    variance, draws = 0.25 * sizes.unsqueeze(1) ** 2, result.draws.unsqueeze(1)
+    assert ((result.mean - x @ bnn.model.weight.detach().T).abs() < 5 * (variance / draws).sqrt()).all()
+    ratio = result.epistemic / variance  # χ² with draws − 1 degrees of freedom, each over its own number
     assert ((ratio > 0.2) & (ratio < 1 + 5 * (2 / draws).sqrt())).all()
 
 
@@ -334,11 +334,11 @@ def test_stubborn_inputs_of_all_batches_are_drawn_together() -> None:
     bnn = lb.Bayesian(Watched(3, 4, bias=False), posterior=lb.posteriors.Normal(0.8))
     x = torch.zeros(100, 3)
     x[::10] = 4.0
-    found = lb.predict(
+    result = lb.predict(
         bnn, x, samples="auto", tolerance=1e-6, max_samples=64, batch_size=10, method="loop", generator=seeded()
     )
     assert sizes == [10] * (10 * 4 + 60)
-    assert found.draws.tolist() == ([64] + [4] * 9) * 10
+    assert result.draws.tolist() == ([64] + [4] * 9) * 10
 
 
 @pytest.mark.parametrize("likelihood", ["classes", "regression"])
@@ -369,10 +369,10 @@ def test_automatic_draws_with_tuples_and_regression() -> None:
 
     bnn = lb.Bayesian(Two(), posterior=lb.posteriors.Normal(0.3))
     inputs = (torch.randn(4, 4), torch.tensor([[0.0], [0.01], [1.0], [10.0]]))
-    found = lb.predict(bnn, inputs, likelihood=lb.Gaussian(1.0), samples="auto", tolerance=0.1, max_samples=40)
-    assert found.draws[0] == 8
-    assert found.epistemic[0] == 0
-    assert found.draws[3] > 8
+    result = lb.predict(bnn, inputs, likelihood=lb.Gaussian(1.0), samples="auto", tolerance=0.1, max_samples=40)
+    assert result.draws[0] == 8
+    assert result.epistemic[0] == 0
+    assert result.draws[3] > 8
 
 
 # ---------------------------------------------------------------- the model is left as it was
@@ -397,8 +397,8 @@ def test_modes_and_buffers_are_left_alone() -> None:
 
 
 def test_no_graph_is_kept() -> None:
-    found = lb.predict(lb.Bayesian(mlp()), torch.randn(3, 4), samples=3, keep_samples=True)
-    assert not any(getattr(found, name).requires_grad for name in (*PARTS, "samples"))
+    result = lb.predict(lb.Bayesian(mlp()), torch.randn(3, 4), samples=3, keep_samples=True)
+    assert not any(getattr(result, name).requires_grad for name in (*PARTS, "samples"))
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
@@ -414,12 +414,12 @@ def test_a_plain_module_is_sure_of_its_weights() -> None:
     model = mlp()
     model.register_forward_hook(lambda *_: calls.append(1))
     x = torch.randn(5, 4)
-    found = lb.predict(model, x, samples=16)
+    result = lb.predict(model, x, samples=16)
     assert len(calls) == 1
     probabilities = torch.softmax(model(x).detach(), 1)
-    torch.testing.assert_close(found.mean, probabilities)
-    torch.testing.assert_close(found.total, -(probabilities * probabilities.log()).sum(1))
-    torch.testing.assert_close(found.epistemic, torch.zeros(5), rtol=0, atol=1e-6)
+    torch.testing.assert_close(result.mean, probabilities)
+    torch.testing.assert_close(result.total, -(probabilities * probabilities.log()).sum(1))
+    torch.testing.assert_close(result.epistemic, torch.zeros(5), rtol=0, atol=1e-6)
     assert lb.predict(model, x, samples="auto").draws.tolist() == [4] * 5
 
 
@@ -429,9 +429,9 @@ def test_one_network_has_no_epistemic_uncertainty() -> None:
         torch.randn(5, 4, dtype=torch.float64),
     )
     with bnn.frozen(seeded()):
-        found = lb.predict(bnn, x, samples=9)
-        torch.testing.assert_close(found.mean, torch.softmax(bnn(x), 1).detach())
-        assert found.epistemic.max() < 1e-14
+        result = lb.predict(bnn, x, samples=9)
+        torch.testing.assert_close(result.mean, torch.softmax(bnn(x), 1).detach())
+        assert result.epistemic.max() < 1e-14
         regression = lb.predict(bnn, x, likelihood=lb.Gaussian(1.0), samples=9)
         assert (regression.epistemic == 0).all()
     with bnn.at_mean():
@@ -478,9 +478,9 @@ def test_shapes_of_every_task() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_dtypes(dtype: torch.dtype) -> None:
-    found = lb.predict(lb.Bayesian(mlp(dtype=dtype)), torch.randn(3, 4, dtype=dtype), samples=5)
-    assert found.mean.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(found.mean.sum(1), torch.ones(3, dtype=found.mean.dtype))
+    result = lb.predict(lb.Bayesian(mlp(dtype=dtype)), torch.randn(3, 4, dtype=dtype), samples=5)
+    assert result.mean.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(result.mean.sum(1), torch.ones(3, dtype=result.mean.dtype))
 
 
 class Reader(nn.Module):
@@ -503,19 +503,19 @@ def test_recurrent_nets_and_inputs_of_every_kind(subspace: lb.subspace.Subspace)
     bnn, x, mask = lb.Bayesian(Reader(), subspace=subspace), torch.randn(4, 5, 4), torch.ones(4, 5)
     mask[:, 3:] = 0
     options: dict[str, Any] = {"samples": 6, "method": "loop"}
-    found = [
+    result = [
         lb.predict(bnn, inputs, generator=seeded(), **options)
         for inputs in ((x, mask), [x, mask], {"mask": mask, "x": x})
     ]
-    assert_alike(found[0], found[1], exact=True)
-    assert_alike(found[0], found[2], exact=True)
-    assert not torch.allclose(found[0].mean, lb.predict(bnn, x, generator=seeded(), **options).mean)
+    assert_alike(result[0], result[1], exact=True)
+    assert_alike(result[0], result[2], exact=True)
+    assert not torch.allclose(result[0].mean, lb.predict(bnn, x, generator=seeded(), **options).mean)
     assert lb.predict(bnn, {"x": x, "mask": mask}, batch_size=3, samples=2).mean.shape == (4, 3)
     generator = seeded()
     with torch.no_grad():
         outputs = [functional_call(bnn.model, bnn.draw(generator=generator), (x, mask)) for _ in range(6)]
     mean = torch.stack([torch.softmax(out["logits"], 1) for out in outputs]).mean(0)
-    torch.testing.assert_close(found[0].mean, mean)
+    torch.testing.assert_close(result[0].mean, mean)
 
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
@@ -529,8 +529,8 @@ def test_the_output_that_matters_is_picked(method: str) -> None:
             return "text", self.layer(x), x
 
     bnn, x = lb.Bayesian(Pair()), torch.randn(5, 4)
-    found = lb.predict(bnn, x, samples=8, method=method, output=lambda returned: returned[1])
-    assert found.mean.shape == (5, 3)
+    result = lb.predict(bnn, x, samples=8, method=method, output=lambda returned: returned[1])
+    assert result.mean.shape == (5, 3)
     with pytest.raises(lb.errors.InputError, match="output="):
         lb.predict(bnn, x, samples=8, method=method)
 

@@ -82,9 +82,9 @@ def test_a_predictor_goes_through_too() -> None:
 def test_evaluate_scores_what_went_through() -> None:
     bnn, x = segmenter(), torch.randn(2, 1, 12, 12, generator=seeded(), dtype=torch.float64)
     y = torch.randint(3, (2, 12, 12), generator=seeded())
-    found = lb.evaluate(bnn, [(x, y)], likelihood=lb.Categorical(), samples=3, through=windows, generator=seeded(2))
+    result = lb.evaluate(bnn, [(x, y)], likelihood=lb.Categorical(), samples=3, through=windows, generator=seeded(2))
     p = lb.predict(bnn, x, samples=3, through=windows, generator=seeded(2))
-    assert found.metrics["nll"] == pytest.approx(-p.mean.gather(1, y[:, None]).log().mean().item(), rel=1e-6)
+    assert result.metrics["nll"] == pytest.approx(-p.mean.gather(1, y[:, None]).log().mean().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("by", ["moments", "local", "flipout"])

@@ -40,10 +40,10 @@ def test_the_divergence_to_a_log_uniform_prior_is_within_a_hundredth() -> None:
     for scale, place in ((1.0, 0.0), (1e-3, 0.0), (50.0, 2.0)):
         mean = scale * torch.tensor(ratios, dtype=torch.float64) + place
         posterior = TorchNormal(mean, torch.full_like(mean, scale))
-        found = torch.distributions.kl_divergence(posterior, LogUniformLaw(place))
-        assert np.abs(found.numpy() - truth).max() < 0.01
+        result = torch.distributions.kl_divergence(posterior, LogUniformLaw(place))
+        assert np.abs(result.numpy() - truth).max() < 0.01
         mirrored = torch.distributions.kl_divergence(TorchNormal(2 * place - mean, scale), LogUniformLaw(place))
-        torch.testing.assert_close(mirrored, found)
+        torch.testing.assert_close(mirrored, result)
     far = torch.distributions.kl_divergence(TorchNormal(1e4, 1.0), LogUniformLaw(0.0))
     assert float(far) == pytest.approx(math.log(1e4) + 0.5 * (np.euler_gamma + math.log(2)), abs=0.01)
 
@@ -53,10 +53,10 @@ def test_the_divergence_to_a_log_uniform_prior_has_finite_slopes(dtype: torch.dt
     """Exactly at zero, where every newcomer of a rewired network is, and at extreme scales."""
     mean = torch.tensor([0.0, 0.0, 1e-12, 1e-3, 5.0, -5.0], dtype=dtype, requires_grad=True)
     scale = torch.tensor([1e-4, 10.0, 1.0, 1e-4, 1e-6, 1e3], dtype=dtype, requires_grad=True)
-    found = torch.distributions.kl_divergence(TorchNormal(mean, scale), LogUniformLaw(0.0))
-    slopes = torch.autograd.grad(found.sum(), (mean, scale))
-    assert found.isfinite().all()
-    assert (found >= 0).all()
+    result = torch.distributions.kl_divergence(TorchNormal(mean, scale), LogUniformLaw(0.0))
+    slopes = torch.autograd.grad(result.sum(), (mean, scale))
+    assert result.isfinite().all()
+    assert (result >= 0).all()
     assert all(slope.isfinite().all() for slope in slopes)
     assert (slopes[0][:2] == 0).all()
     assert slopes[0][3] > 0

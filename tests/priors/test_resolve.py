@@ -19,15 +19,15 @@ NAMES = ["stem.weight", "stem.bias", "fc.weight", "fc.bias"]
 
 def test_one_law_is_for_every_tensor():
     prior = TorchNormal(0.0, 3.0)
-    found = resolve_priors(prior, NAMES)
-    assert list(found) == NAMES
-    assert all(p == FixedPrior(prior) for p in found.values())
+    result = resolve_priors(prior, NAMES)
+    assert list(result) == NAMES
+    assert all(p == FixedPrior(prior) for p in result.values())
 
 
 def test_the_first_match_wins():
     wide, narrow, fitted = TorchNormal(0.0, 10.0), TorchNormal(0.0, 0.1), FittedPrior()
-    found = resolve_priors({"*.bias": wide, "fc.*": fitted, "*": narrow}, NAMES)
-    assert found == {
+    result = resolve_priors({"*.bias": wide, "fc.*": fitted, "*": narrow}, NAMES)
+    assert result == {
         "stem.weight": FixedPrior(narrow),
         "stem.bias": FixedPrior(wide),
         "fc.weight": fitted,

@@ -29,8 +29,8 @@ from tests.priors.cases import number
 )
 def test_densities(law, expected):
     points = np.linspace(0.05, 9, 200)
-    found = law.log_prob(torch.from_numpy(points))
-    np.testing.assert_allclose(found.numpy(), expected.logpdf(points), rtol=1e-10, atol=1e-12)
+    result = law.log_prob(torch.from_numpy(points))
+    np.testing.assert_allclose(result.numpy(), expected.logpdf(points), rtol=1e-10, atol=1e-12)
 
 
 def test_the_horseshoe_is_a_mixture_of_normals():

@@ -67,8 +67,8 @@ class Conformance:
             losses = [lb.elbo(bnn, x, y, likelihood, n_data=4, generator=seeded(i)).nll for i in range(DRAWS // 4)]
             variance = 0.16 * (x.square().sum(1, keepdim=True) + 1)
             truth = likelihood.expected_nll(layer(x), variance, y) / 4
-        found = torch.stack(losses)
-        assert (found.mean() - truth).abs() <= 5 * found.std() / len(found) ** 0.5 + 1e-9
+        result = torch.stack(losses)
+        assert (result.mean() - truth).abs() <= 5 * result.std() / len(result) ** 0.5 + 1e-9
 
     def test_without_spread_it_is_the_plain_model(self, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> None:
         sure = lb.Bayesian(copy.deepcopy(bnn.model), posterior=lb.posteriors.Normal(1e-12), propagate=self.value)
@@ -77,14 +77,14 @@ class Conformance:
             torch.testing.assert_close(sure(x), plain, rtol=1e-7, atol=1e-9)
             loss = lb.elbo(sure, x, y, lb.Categorical(), n_data=10).nll
         torch.testing.assert_close(loss, nn.functional.cross_entropy(plain, y), rtol=1e-7, atol=1e-9)
-        found = lb.predict(sure, x, by=self.value, samples=3)
-        torch.testing.assert_close(found.mean, plain.softmax(1), rtol=1e-6, atol=1e-8)
+        result = lb.predict(sure, x, by=self.value, samples=3)
+        torch.testing.assert_close(result.mean, plain.softmax(1), rtol=1e-6, atol=1e-8)
 
     def test_a_generator_makes_it_repeatable(self, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> None:
         def numbers(seed: int) -> list[Tensor]:
             loss = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, generator=seeded(seed)).loss
-            found = lb.predict(bnn, x, samples=4, method="loop", generator=seeded(seed))
-            return [bnn(x, generator=seeded(seed)).detach(), loss.detach(), found.mean]
+            result = lb.predict(bnn, x, samples=4, method="loop", generator=seeded(seed))
+            return [bnn(x, generator=seeded(seed)).detach(), loss.detach(), result.mean]
 
         state = torch.get_rng_state()
         first, again, other = numbers(1), numbers(1), numbers(2)
@@ -95,11 +95,11 @@ class Conformance:
     def test_grad_mode_changes_no_number(self, bnn: lb.Bayesian, x: Tensor, y: Tensor) -> None:
         def numbers() -> list[Tensor]:
             elbo = lb.elbo(bnn, x, y, lb.Categorical(), n_data=10, generator=seeded())
-            found = [bnn(x, generator=seeded()), elbo.loss, elbo.nll]
+            result = [bnn(x, generator=seeded()), elbo.loss, elbo.nll]
             if isinstance(self.value, OnePass):
                 law = self.value.law(bnn, x)
-                found += [law.mean, law.variance]
-            return [value.detach() for value in found]
+                result += [law.mean, law.variance]
+            return [value.detach() for value in result]
 
         recorded = numbers()
         with torch.no_grad():
@@ -143,10 +143,10 @@ class Conformance:
         with torch.no_grad(), bnn.at_mean():
             assert bnn.held
             plain = bnn.model(x)
-            for found, truth in zip(
+            for result, truth in zip(
                 numbers(), [plain, nn.functional.cross_entropy(plain, y), plain.softmax(1)], strict=True
             ):
-                torch.testing.assert_close(found, truth)
+                torch.testing.assert_close(result, truth)
         assert not bnn.held
         with torch.no_grad(), bnn.frozen(seeded()):
             first, again = numbers(), numbers()
@@ -161,5 +161,5 @@ class Conformance:
             return
         assert lb.elbo(bnn, x, y, lb.Categorical(), **options).nll.isfinite()
         with bnn.at_mean():
-            found = lb.elbo(bnn, x, y, lb.Categorical(), **options).nll
-        torch.testing.assert_close(found, nn.functional.cross_entropy(bnn.model(x), y))
+            result = lb.elbo(bnn, x, y, lb.Categorical(), **options).nll
+        torch.testing.assert_close(result, nn.functional.cross_entropy(bnn.model(x), y))

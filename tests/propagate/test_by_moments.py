@@ -33,14 +33,14 @@ def outputs(bnn: lb.Bayesian, x: Tensor, draws: int) -> Tensor:
 
 class TestPredict:
     def test_classes_agree_with_a_long_monte_carlo(self, bnn, x):
-        found = lb.predict(bnn, x, by="moments", samples=SAMPLES)
+        result = lb.predict(bnn, x, by="moments", samples=SAMPLES)
         p = outputs(bnn, x, 40_000).detach().softmax(-1)
         error = p.std(0) / math.sqrt(40_000)
-        assert ((found.mean - p.mean(0)).abs() < 5 * error).all()
+        assert ((result.mean - p.mean(0)).abs() < 5 * error).all()
         aleatoric = torch.special.entr(p).sum(-1)
-        assert ((found.aleatoric - aleatoric.mean(0)).abs() < 5 * aleatoric.std(0) / 200).all()
-        torch.testing.assert_close(found.total, torch.special.entr(found.mean).sum(-1))
-        torch.testing.assert_close(found.epistemic, found.total - found.aleatoric)
+        assert ((result.aleatoric - aleatoric.mean(0)).abs() < 5 * aleatoric.std(0) / 200).all()
+        torch.testing.assert_close(result.total, torch.special.entr(result.mean).sum(-1))
+        torch.testing.assert_close(result.epistemic, result.total - result.aleatoric)
 
     def test_a_few_points_are_nearly_as_good_as_many(self, bnn, x):
         many = lb.predict(bnn, x, by="moments", samples=SAMPLES).mean
@@ -56,11 +56,11 @@ class TestPredict:
 
     def test_regression_is_exact(self, x):
         bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.posteriors.Normal(0.4), propagate="moments")
-        found = lb.predict(bnn, x, likelihood=lb.Gaussian(0.5))
-        torch.testing.assert_close(found.mean, bnn.model(x))
-        torch.testing.assert_close(found.epistemic, 0.16 * (x.square().sum(1, keepdim=True) + 1))
-        torch.testing.assert_close(found.aleatoric, torch.full((6, 1), 0.25, dtype=torch.float64))
-        torch.testing.assert_close(found.total, found.aleatoric + found.epistemic)
+        result = lb.predict(bnn, x, likelihood=lb.Gaussian(0.5))
+        torch.testing.assert_close(result.mean, bnn.model(x))
+        torch.testing.assert_close(result.epistemic, 0.16 * (x.square().sum(1, keepdim=True) + 1))
+        torch.testing.assert_close(result.aleatoric, torch.full((6, 1), 0.25, dtype=torch.float64))
+        torch.testing.assert_close(result.total, result.aleatoric + result.epistemic)
 
     @pytest.mark.parametrize("pair", [False, True])
     def test_regression_with_noise_from_the_model(self, x, pair):
@@ -71,28 +71,28 @@ class TestPredict:
 
         bnn = lb.Bayesian(Model(3, 2).double(), posterior=lb.posteriors.Normal(0.2))
         likelihood = lb.Gaussian("input")
-        found = lb.predict(bnn, x, likelihood=likelihood, by="moments")
+        result = lb.predict(bnn, x, likelihood=likelihood, by="moments")
         drawn = lb.predict(bnn, x, likelihood=likelihood, samples=20_000, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(found.aleatoric, drawn.aleatoric, rtol=0.05, atol=0)
-        torch.testing.assert_close(found.epistemic, drawn.epistemic, rtol=0.05, atol=0)
+        torch.testing.assert_close(result.aleatoric, drawn.aleatoric, rtol=0.05, atol=0)
+        torch.testing.assert_close(result.epistemic, drawn.epistemic, rtol=0.05, atol=0)
 
     def test_labels(self, bnn, x):
-        found = lb.predict(bnn, x, likelihood=lb.Bernoulli(), by="moments", samples=SAMPLES)
+        result = lb.predict(bnn, x, likelihood=lb.Bernoulli(), by="moments", samples=SAMPLES)
         p = outputs(bnn, x, 40_000).detach().sigmoid()
-        assert ((found.mean - p.mean(0)).abs() < 5 * p.std(0) / 200).all()
+        assert ((result.mean - p.mean(0)).abs() < 5 * p.std(0) / 200).all()
 
     def test_samples_are_kept(self, bnn, x):
-        found = lb.predict(bnn, x, by="moments", samples=16, keep_samples=True)
-        assert found.samples.shape == (16, 6, 4)
-        torch.testing.assert_close(found.samples.mean(0), found.mean)
+        result = lb.predict(bnn, x, by="moments", samples=16, keep_samples=True)
+        assert result.samples.shape == (16, 6, 4)
+        torch.testing.assert_close(result.samples.mean(0), result.mean)
 
     def test_at_the_mean_it_is_the_plain_model(self, bnn, x):
         with bnn.at_mean():
             mean, variance = lb.moments(bnn, x)
-            found = lb.predict(bnn, x, by="moments")
+            result = lb.predict(bnn, x, by="moments")
         assert torch.equal(mean, bnn.model(x))
         assert not variance.any()
-        torch.testing.assert_close(found.mean, bnn.model(x).softmax(1))
+        torch.testing.assert_close(result.mean, bnn.model(x).softmax(1))
 
     def test_a_predictor_on_top_gets_draws_of_one_pass(self, x):
         bnn = lb.Bayesian(nn.Linear(3, 4).double(), posterior=lb.posteriors.Normal(0.4), propagate="moments")
@@ -122,20 +122,20 @@ class TestElbo:
     def test_classes_by_drawn_logits(self, bnn, x):
         y = torch.tensor([0, 1, 2, 3, 0, 1])
         generator = torch.Generator().manual_seed(0)
-        found = lb.elbo(bnn, x, y, lb.Categorical(), n_data=6, propagate="moments", samples=4000, generator=generator)
+        result = lb.elbo(bnn, x, y, lb.Categorical(), n_data=6, propagate="moments", samples=4000, generator=generator)
         draws = outputs(bnn, x, 40_000)
         nll = F.cross_entropy(draws.transpose(1, 2), y.expand(40_000, -1), reduction="none").mean(1)
         error = nll.std() * math.sqrt(1 / 40_000 + 1 / 4000)
-        assert (found.nll - nll.mean()).abs() < 4 * error
-        torch.testing.assert_close(found.loss, found.nll + bnn.kl() / 6)
+        assert (result.nll - nll.mean()).abs() < 4 * error
+        torch.testing.assert_close(result.loss, result.nll + bnn.kl() / 6)
 
     def test_regression_in_closed_form(self, x):
         bnn = lb.Bayesian(nn.Linear(3, 1).double(), posterior=lb.posteriors.Normal(0.4), propagate="moments")
         y = torch.randn(6, 1, dtype=torch.float64)
-        found = lb.elbo(bnn, x, y, lb.Gaussian(0.5), n_data=6)
+        result = lb.elbo(bnn, x, y, lb.Gaussian(0.5), n_data=6)
         mean, variance = lb.moments(bnn, x)
         truth = 0.5 * (math.log(2 * math.pi * 0.25) + ((y - mean).square() + variance) / 0.25).mean()
-        torch.testing.assert_close(found.nll, truth)
+        torch.testing.assert_close(result.nll, truth)
 
     @pytest.mark.parametrize("likelihood", [lb.Categorical(), lb.Bernoulli(), lb.Gaussian(1.0)], ids=repr)
     def test_gradients_reach_means_and_scales(self, bnn, x, likelihood):

@@ -101,8 +101,8 @@ class TestGainsAndOffsetsOfBatchNorm:
         x = torch.randn(2, *shape, dtype=torch.float64).repeat_interleave(examples, 0)
         bnn = Bayesian(model, propagate="flipout", posterior=Normal(0.5))
         with torch.no_grad():
-            found = bnn(x, generator=torch.Generator().manual_seed(1)) - model(x)
-        return found.reshape(2, examples, 3, -1)
+            result = bnn(x, generator=torch.Generator().manual_seed(1)) - model(x)
+        return result.reshape(2, examples, 3, -1)
 
     def test_each_example_has_signs_of_its_own_and_all_one_draw(self, norm, shape, training):
         """s x̂ Δγ + r Δβ has two sizes at any place, each with both signs; half their sum or difference is |Δβ|."""
@@ -137,9 +137,9 @@ def test_a_few_random_weights_give_the_same_by_a_sparse_product_as_by_a_dense_on
         out = bnn(x, generator=torch.Generator().manual_seed(1))
         return [out, *torch.autograd.grad(out.square().sum(), [x, *bnn.parameters()])]
 
-    found = run()
+    result = run()
     monkeypatch.setattr(flipout, "SPARSE_OPS", ())
-    for one, other in zip(found, run(), strict=True):
+    for one, other in zip(result, run(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 

@@ -22,8 +22,8 @@ def x():
 def nlls(bnn, x, y, likelihood, count, **options) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        found = [lb.elbo(bnn, x, y, likelihood, n_data=5, generator=generator, **options).nll for _ in range(count)]
-    return torch.stack(found)
+        result = [lb.elbo(bnn, x, y, likelihood, n_data=5, generator=generator, **options).nll for _ in range(count)]
+    return torch.stack(result)
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_the_mean_is_that_of_plain_draws_and_the_variance_less(posterior, x):
 def test_with_only_the_last_layer_random_regression_is_exact(x):
     bnn = lb.Bayesian(model(1), subspace=lb.layers("2"), posterior=lb.posteriors.Normal(0.4))
     y = torch.randn(5, 1, dtype=torch.float64)
-    found = lb.elbo(bnn, x, y, lb.Gaussian(0.7), n_data=5, last_layer_samples=2).nll
+    result = lb.elbo(bnn, x, y, lb.Gaussian(0.7), n_data=5, last_layer_samples=2).nll
     hidden = bnn.model[:2](x)
     mean, variance = bnn.model(x), 0.16 * (hidden.square().sum(1, keepdim=True) + 1)
     truth = 0.5 * (math.log(2 * math.pi * 0.49) + ((y - mean).square() + variance) / 0.49).mean()
-    torch.testing.assert_close(found, truth)
+    torch.testing.assert_close(result, truth)
 
 
 def test_folded_draws_are_the_loop_over_draws(x):
     bnn = lb.Bayesian(model(), subspace=lb.layers("2"), posterior=lb.posteriors.Laplace(0.3))
     y = torch.tensor([0, 1, 2, 0, 1])
-    found = lb.elbo(
+    result = lb.elbo(
         bnn, x, y, lb.Categorical(), n_data=5, last_layer_samples=7, generator=torch.Generator().manual_seed(1)
     ).nll
     generator = torch.Generator().manual_seed(1)
@@ -61,7 +61,7 @@ def test_folded_draws_are_the_loop_over_draws(x):
     weights, biases = (part.sample(part.noise(generator, 7)) for part in (w, b))
     hidden = bnn.model[:2](x)
     each = [F.cross_entropy(F.linear(hidden, *parts), y) for parts in zip(weights, biases, strict=True)]
-    torch.testing.assert_close(found, torch.stack(each).mean())
+    torch.testing.assert_close(result, torch.stack(each).mean())
 
 
 def test_a_last_convolution_and_pixels():

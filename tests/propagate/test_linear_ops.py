@@ -47,8 +47,8 @@ def test_the_operation_on_squares_is_the_variance_of_dense_algebra(case):
     else:
         squared = tuple(part.square() for part in made.x) if isinstance(made.x, tuple) else made.x.square()
     bias = None if made.bias is None else made.bias.spread.square()
-    found = case.run(squared, made.weight.spread.square(), bias)
-    torch.testing.assert_close(found, made.variance(), rtol=1e-12, atol=1e-12)
+    result = case.run(squared, made.weight.spread.square(), bias)
+    torch.testing.assert_close(result, made.variance(), rtol=1e-12, atol=1e-12)
 
 
 @every_propagation

@@ -110,9 +110,9 @@ class TestTwoHalves:
             draws = torch.stack([bnn(x, generator=seeded(seed)) for seed in range(2000)])
         assert ((draws.mean(0) - mean).abs() < 5 * (variance / 2000).sqrt()).all()
         assert ((draws.var(0) / variance - 1).abs() < 5 * (2 / 2000) ** 0.5).all()
-        found = lb.predict(bnn, x, likelihood=lb.Gaussian(0.5))
-        torch.testing.assert_close(found.mean, mean)
-        torch.testing.assert_close(found.epistemic, variance)
+        result = lb.predict(bnn, x, likelihood=lb.Gaussian(0.5))
+        torch.testing.assert_close(result.mean, mean)
+        torch.testing.assert_close(result.epistemic, variance)
 
 
 class TestNames:

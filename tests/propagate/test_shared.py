@@ -45,7 +45,7 @@ def naive(bnn: lb.Bayesian, inputs: Any, samples: int, seed: int) -> Tensor:
 
 
 def shared(bnn: lb.Bayesian, inputs: Any, samples: int, seed: int, method: str = "loop") -> Tensor:
-    found = lb.predict(
+    result = lb.predict(
         bnn,
         inputs,
         likelihood=lb.Gaussian(1.0),
@@ -55,8 +55,8 @@ def shared(bnn: lb.Bayesian, inputs: Any, samples: int, seed: int, method: str =
         generator=torch.Generator().manual_seed(seed),
         output=first,
     )
-    assert found.samples is not None
-    return found.samples
+    assert result.samples is not None
+    return result.samples
 
 
 def check(model: nn.Module, inputs: Any, *random: str, samples: int = SAMPLES) -> tuple[nn.Module, nn.Module]:
@@ -67,10 +67,10 @@ def check(model: nn.Module, inputs: Any, *random: str, samples: int = SAMPLES) -
     torch.manual_seed(11)
     expected = naive(other, own, samples, seed=3)
     torch.manual_seed(11)
-    found = shared(bnn, given_inputs, samples, seed=3)
-    assert found.shape == expected.shape
-    assert torch.equal(found, expected), f"{(found - expected).abs().amax(tuple(range(1, found.dim())))} by draw"
-    assert not torch.equal(found[0], found[1]), "the draws do not differ: nothing was tested"
+    result = shared(bnn, given_inputs, samples, seed=3)
+    assert result.shape == expected.shape
+    assert torch.equal(result, expected), f"{(result - expected).abs().amax(tuple(range(1, result.dim())))} by draw"
+    assert not torch.equal(result[0], result[1]), "the draws do not differ: nothing was tested"
     for (name, buffer), (_, wanted) in zip(bnn.model.named_buffers(), other.model.named_buffers(), strict=True):
         assert torch.equal(buffer, wanted), f"buffer {name}"
     for leaf, wanted in zip(given_inputs if isinstance(inputs, tuple) else (given_inputs,),
@@ -531,9 +531,9 @@ def test_an_output_that_no_random_weight_touches() -> None:
             return self.mean(h), self.log_variance(h)
 
     bnn, x = lb.Bayesian(Heads(), subspace=lb.layers("mean")), x46()
-    found = lb.predict(bnn, x, likelihood=lb.Gaussian("input"), samples=6, method="loop")
+    result = lb.predict(bnn, x, likelihood=lb.Gaussian("input"), samples=6, method="loop")
     expected = bnn.model(x)[1].exp().detach()
-    torch.testing.assert_close(found.aleatoric, expected)
+    torch.testing.assert_close(result.aleatoric, expected)
 
 
 def test_a_clean_output_does_not_end_the_sharing(convolutions: list[tuple[int, ...]]) -> None:
@@ -555,9 +555,9 @@ def test_a_clean_output_does_not_end_the_sharing(convolutions: list[tuple[int, .
 def test_a_random_weight_that_the_output_does_not_need() -> None:
     bnn = lb.Bayesian(Net(lambda net, x: net.a(x)), subspace=lb.layers("r"))
     x = x46()
-    found = lb.predict(bnn, x, likelihood=lb.Gaussian(1.0), samples=4, method="loop")
-    torch.testing.assert_close(found.mean, bnn.model.a(x).detach())
-    assert (found.epistemic == 0).all()
+    result = lb.predict(bnn, x, likelihood=lb.Gaussian(1.0), samples=4, method="loop")
+    torch.testing.assert_close(result.mean, bnn.model.a(x).detach())
+    assert (result.epistemic == 0).all()
 
 
 def test_a_weight_that_is_the_output() -> None:
@@ -949,7 +949,7 @@ def test_any_program_gives_what_the_loop_gives(steps: list[tuple[str, int, int]]
     other, x = copy.deepcopy(bnn), torch.randn(3, 4)
     y = x.clone()
     expected = naive(other, y, 4, seed=5)
-    found = shared(bnn, x, 4, seed=5)
-    assert torch.equal(found, expected)
+    result = shared(bnn, x, 4, seed=5)
+    assert torch.equal(result, expected)
     assert torch.equal(bnn.model.memory, other.model.memory)
     assert torch.equal(x, y)

@@ -32,46 +32,46 @@ def test_it_is_the_dense_operation(case: Case, with_bias: bool) -> None:
     second.requires_grad_()
     bias = torch.rand(case.bias, dtype=torch.float64).requires_grad_() if with_bias else None
     dense = case.operation(second, variance.expand(case.weight), bias, **case.options)
-    found = variance_through(case.operation, second, variance, torch.Size(case.weight), bias, **case.options)
-    torch.testing.assert_close(found, dense, rtol=1e-12, atol=1e-13)
+    result = variance_through(case.operation, second, variance, torch.Size(case.weight), bias, **case.options)
+    torch.testing.assert_close(result, dense, rtol=1e-12, atol=1e-13)
     weights, leaves = torch.randn_like(dense), [leaf for leaf in (second, variance, bias) if leaf is not None]
-    for ours, truth in zip(*(torch.autograd.grad((y * weights).sum(), leaves) for y in (found, dense)), strict=True):
+    for ours, truth in zip(*(torch.autograd.grad((y * weights).sum(), leaves) for y in (result, dense)), strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-11, atol=1e-12)
 
 
 def test_arguments_by_position() -> None:
     x, variance = torch.rand(2, 4, 6, 6), torch.rand(6, 1, 1, 1)
     arguments = (2, 1, 2, 2)
-    found = variance_through(F.conv2d, x, variance, torch.Size((6, 2, 3, 3)), None, *arguments)
-    torch.testing.assert_close(found, F.conv2d(x, variance.expand(6, 2, 3, 3), None, *arguments))
+    result = variance_through(F.conv2d, x, variance, torch.Size((6, 2, 3, 3)), None, *arguments)
+    torch.testing.assert_close(result, F.conv2d(x, variance.expand(6, 2, 3, 3), None, *arguments))
     variance = torch.rand(1, 3, 1, 1)
     arguments = (2, 1, 1, 2)
-    found = variance_through(F.conv_transpose2d, x, variance, torch.Size((4, 3, 3, 3)), None, *arguments)
-    torch.testing.assert_close(found, F.conv_transpose2d(x, variance.expand(4, 3, 3, 3), None, *arguments))
+    result = variance_through(F.conv_transpose2d, x, variance, torch.Size((4, 3, 3, 3)), None, *arguments)
+    torch.testing.assert_close(result, F.conv_transpose2d(x, variance.expand(4, 3, 3, 3), None, *arguments))
 
 
 @pytest.mark.parametrize("size", [(4, 3, 3, 3), (1, 3, 1, 1), (4, 1, 3, 3), (1, 1, 1, 1)])
 def test_other_ways_to_share_are_right_too(size: tuple[int, ...]) -> None:
     """Along the inputs, along the positions, or all in one: no box, but no mistake."""
     x, variance = torch.rand(2, 3, 5, 5), torch.rand(size)
-    found = variance_through(F.conv2d, x, variance, torch.Size((4, 3, 3, 3)), None)
-    torch.testing.assert_close(found, F.conv2d(x, variance.expand(4, 3, 3, 3)))
+    result = variance_through(F.conv2d, x, variance, torch.Size((4, 3, 3, 3)), None)
+    torch.testing.assert_close(result, F.conv2d(x, variance.expand(4, 3, 3, 3)))
 
 
 def test_channels_stay_innermost_if_they_are() -> None:
     x = torch.rand(2, 4, 5, 5).contiguous(memory_format=torch.channels_last)
     for groups in (1, 2):
         shape = torch.Size((6, 4 // groups, 3, 3))
-        found = variance_through(F.conv2d, x, torch.rand(6, 1, 1, 1), shape, None, groups=groups)
-        assert found.is_contiguous(memory_format=torch.channels_last)
+        result = variance_through(F.conv2d, x, torch.rand(6, 1, 1, 1), shape, None, groups=groups)
+        assert result.is_contiguous(memory_format=torch.channels_last)
     assert variance_through(F.conv2d, x.contiguous(), torch.rand(6, 1, 1, 1), shape, None, groups=2).is_contiguous()
 
 
 def test_half_precision_holds_the_product_where_it_does_not_hold_the_sum() -> None:
     x = torch.full((1, 100, 4), 900.0, dtype=torch.float16)  # sums to 270,000 over three positions
-    found = variance_through(F.conv1d, x, torch.full((2, 1, 1), 1e-2).half(), torch.Size((2, 100, 3)), None)
-    assert found.dtype == torch.float16
-    torch.testing.assert_close(found, torch.full((1, 2, 2), 2700.0).half(), rtol=5e-3, atol=0)
+    result = variance_through(F.conv1d, x, torch.full((2, 1, 1), 1e-2).half(), torch.Size((2, 100, 3)), None)
+    assert result.dtype == torch.float16
+    torch.testing.assert_close(result, torch.full((1, 2, 2), 2700.0).half(), rtol=5e-3, atol=0)
 
 
 class Net(nn.Sequential):
@@ -105,12 +105,12 @@ X = torch.randn(5, 2, 5, 5, dtype=torch.float64, generator=torch.Generator().man
 @pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
 def test_the_same_noise_gives_the_same_outputs(propagate: str) -> None:
     models = pair()
-    found, truth = (
+    result, truth = (
         m.call(m.weights(), (X,), {}, propagate=propagate, generator=torch.Generator().manual_seed(1)) for m in models
     )
-    torch.testing.assert_close(found, truth, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(result, truth, rtol=1e-11, atol=1e-12)
     weights = torch.randn_like(truth)
-    for out, model in zip((found, truth), models, strict=True):
+    for out, model in zip((result, truth), models, strict=True):
         (out * weights).sum().backward()
         model.means = [p.grad.clone() for p in model.model.parameters()]
         model.model.zero_grad()
@@ -123,13 +123,13 @@ def test_the_same_noise_gives_the_same_outputs(propagate: str) -> None:
 def test_moments_are_the_same() -> None:
     by_filter, by_weight = pair()
     for positions in ("split", "independent", "shared"):
-        found, truth = (
+        result, truth = (
             lb.moments(model, X, by=lb.propagate.Moments(rank=0, positions=positions, kernels="exact"))
             for model in (by_filter, by_weight)
         )
-        for ours, theirs in zip(found, truth, strict=True):
+        for ours, theirs in zip(result, truth, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    found[1].sum().backward()
+    result[1].sum().backward()
     assert all(parts.rho.grad.abs().min() > 0 for _, parts in by_filter.parts())
 
 

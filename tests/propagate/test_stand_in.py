@@ -88,12 +88,12 @@ class TestOperationsWithoutARule:
         model, x = make().double().train(training), torch.randn(shape, dtype=torch.float64)
         bnn = Bayesian(model, propagate=propagate, posterior=Normal(0.5))
         stand_ins = {n: stand_in_of(propagate, w) for n, w in bnn.weights().items()}
-        found = call_with(model, stand_ins, (x,), {})
-        assert type(found) is Tensor
+        result = call_with(model, stand_ins, (x,), {})
+        assert type(result) is Tensor
         drawn = {n: s.draw() for n, s in stand_ins.items() if s.held is not None}
         assert set(drawn) == set(stand_ins)
-        torch.testing.assert_close(found, call_with(model, drawn, (x,), {}), rtol=1e-10, atol=1e-10)
-        assert not torch.isclose(found, model(x)).all()
+        torch.testing.assert_close(result, call_with(model, drawn, (x,), {}), rtol=1e-10, atol=1e-10)
+        assert not torch.isclose(result, model(x)).all()
 
     def test_gradients_reach_every_mean_and_scale(self, propagate, kind, training):
         make, shape = WITHOUT_RULES[kind]
@@ -185,10 +185,10 @@ class TestAParameterAsInput:
         model = AS_INPUT[kind]().double()
         bnn = Bayesian(model, subspace=layers("query"), propagate=propagate, posterior=Normal(0.5))
         stand_in = stand_in_of(propagate, bnn.weights()["query"])
-        found = call_with(model, {"query": stand_in}, (torch.zeros(()),), {})
+        result = call_with(model, {"query": stand_in}, (torch.zeros(()),), {})
         draw = draw_of(stand_in)
         assert not torch.isclose(draw, model.query).any()
-        torch.testing.assert_close(found, call_with(model, {"query": draw}, (torch.zeros(()),), {}))
+        torch.testing.assert_close(result, call_with(model, {"query": draw}, (torch.zeros(()),), {}))
 
     def test_it_is_drawn_when_everything_is_random(self, propagate, kind):
         model = AS_INPUT[kind]().double()

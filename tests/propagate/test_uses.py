@@ -117,10 +117,10 @@ def test_the_law_is_that_of_weight_draws(name: str, propagate: str) -> None:
     bnn, x = build(name, propagate)
     generator, draws = seeded(), 1200
     with torch.no_grad():
-        found = torch.stack([bnn(x, generator=generator) for _ in range(draws)])
+        result = torch.stack([bnn(x, generator=generator) for _ in range(draws)])
     truth = truth_of(bnn, x, 20_000)
     for power in (1, 2):
-        one, two = (found - truth.mean(0)) ** power, (truth - truth.mean(0)) ** power
+        one, two = (result - truth.mean(0)) ** power, (truth - truth.mean(0)) ** power
         error = (one.var(0) / len(one) + two.var(0) / len(two)).sqrt()
         assert ((one.mean(0) - two.mean(0)).abs() < 5 * error).all(), power
 
@@ -133,8 +133,8 @@ def test_the_mean_of_a_tied_embedding_in_closed_form() -> None:
         truth = table @ table.T + torch.eye(6, dtype=torch.float64) * 10 * SIGMA**2
         generator = seeded()
         with torch.no_grad():
-            found = torch.stack([bnn(x, generator=generator) for _ in range(800)])
-        assert ((found.mean(0) - truth[x]).abs() < 5 * found.std(0) / 800**0.5).all(), propagate
+            result = torch.stack([bnn(x, generator=generator) for _ in range(800)])
+        assert ((result.mean(0) - truth[x]).abs() < 5 * result.std(0) / 800**0.5).all(), propagate
 
 
 @pytest.mark.parametrize("propagate", DRAWN)
@@ -142,9 +142,9 @@ def test_predictions_too(propagate: str) -> None:
     """`predict` records its first pass; the law must be that of draws whether or not a prefix is shared."""
     bnn, x = build("tied embedding", propagate)
     truth = truth_of(bnn, x, 20_000).softmax(-1)
-    found = lb.predict(bnn, x, samples=600, keep_samples=True, generator=seeded())
-    error = (found.samples.var(0) / 600 + truth.var(0) / 20_000).sqrt()
-    assert ((found.mean - truth.mean(0)).abs() < 5 * error).all()
+    result = lb.predict(bnn, x, samples=600, keep_samples=True, generator=seeded())
+    error = (result.samples.var(0) / 600 + truth.var(0) / 20_000).sqrt()
+    assert ((result.mean - truth.mean(0)).abs() < 5 * error).all()
 
 
 @pytest.mark.parametrize("propagate", ONE_PASS)
@@ -295,5 +295,5 @@ def test_signs_differ_by_example_only(propagate: str) -> None:
     x = torch.ones(2, 6, 3, dtype=torch.float64)
     generator = seeded()
     with torch.no_grad():
-        found = torch.stack([bnn(x, generator=generator) for _ in range(800)])
-    assert ((found.var(0) / (3 * 0.25) - 1).abs() < 5 * (2 / 800) ** 0.5).all()
+        result = torch.stack([bnn(x, generator=generator) for _ in range(800)])
+    assert ((result.var(0) / (3 * 0.25) - 1).abs() < 5 * (2 / 800) ** 0.5).all()

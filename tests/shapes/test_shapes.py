@@ -51,13 +51,13 @@ def truth_of(case: Case, draws: int) -> Tensor:
     (bnn, inputs), (other, _) = build(case, "sample"), build(case, "sample")
     generator = torch.Generator().manual_seed(77)
     torch.manual_seed(78)
-    found = []
+    result = []
     with torch.no_grad():
         for _ in range(draws):
             for name, value in bnn.draw(generator=generator).items():
                 other.model.get_parameter(name).copy_(value)
-            found.append(numbers(other.model(*inputs)))
-    return torch.stack(found)
+            result.append(numbers(other.model(*inputs)))
+    return torch.stack(result)
 
 
 def draws_of(case: Case, propagate: str, draws: int, name: str, grad: bool = False) -> Tensor:
@@ -75,9 +75,9 @@ def products(values: Tensor, centre: Tensor) -> Tensor:
     return away.unsqueeze(-1) * away.unsqueeze(-2)
 
 
-def check_law(found: Tensor, truth: Tensor, tolerance: float) -> None:
+def check_law(result: Tensor, truth: Tensor, tolerance: float) -> None:
     centre = truth.mean(0)
-    for one, two in ((found, truth), (products(found, centre), products(truth, centre))):
+    for one, two in ((result, truth), (products(result, centre), products(truth, centre))):
         error = (one.var(0) / len(one) + two.var(0) / len(two)).sqrt()
         assert ((one.mean(0) - two.mean(0)).abs() <= 5 * error + tolerance + 1e-9).all()
 
@@ -96,10 +96,10 @@ ACCEPTED = [name for name, case in CASES.items() if case.refused is None]
 
 def check_draws(name: str, propagate: str, draws: int) -> None:
     case = CASES[name]
-    found = draws_of(case, propagate, draws, name)
-    assert found.isfinite().all()
+    result = draws_of(case, propagate, draws, name)
+    assert result.isfinite().all()
     if not (case.positions and propagate == "local"):
-        check_law(found, known_truth(name, 2 * draws), case.tolerance)
+        check_law(result, known_truth(name, 2 * draws), case.tolerance)
 
 
 def check_one_pass(name: str, propagate: str, draws: int) -> None:

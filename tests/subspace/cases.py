@@ -54,13 +54,13 @@ def moved(bnn: lb.Bayesian) -> lb.Bayesian:
 
 def selection_of(bnn: lb.Bayesian) -> dict[str, Tensor | None]:
     """The random coordinates, by name and position in the dense model."""
-    own, found = scatters(bnn.model), {}
+    own, result = scatters(bnn.model), {}
     for name, parts in bnn.parts():
         index = parts.index
         if name in own:
             index = own[name].index if index is None else own[name].index[index.long()]
-        found[dense_name(name)] = index
-    return found
+        result[dense_name(name)] = index
+    return result
 
 
 def dense_twin(bnn: lb.Bayesian) -> lb.Bayesian:

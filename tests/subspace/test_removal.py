@@ -290,10 +290,10 @@ class TestRemoved:
 
     def test_many_ties(self):
         scores = torch.randint(0, 3, (5000,), generator=torch.Generator().manual_seed(0)).float()
-        found = removed(scores, 2500)
+        result = removed(scores, 2500)
         lowest = (scores == 0).nonzero().flatten().tolist()
         next_ones = (scores == 1).nonzero().flatten().tolist()
-        assert found.tolist() == sorted(lowest + next_ones[: 2500 - len(lowest)])
+        assert result.tolist() == sorted(lowest + next_ones[: 2500 - len(lowest)])
 
     @pytest.mark.parametrize("count", [-1, 4])
     def test_counts_that_are_not_there(self, count):

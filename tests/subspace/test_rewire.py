@@ -51,13 +51,13 @@ def test_when_weights_move_and_how_many() -> None:
 @pytest.mark.parametrize("removal", ["magnitude", "snr", "snr_magnitude", "expected_magnitude"])
 def test_the_least_important_leave(removal: str) -> None:
     mean, scale = torch.randn(101), torch.rand(101) + 0.01
-    found = Rewire(removal=removal).leaving(mean, scale, 0.305)
+    result = Rewire(removal=removal).leaving(mean, scale, 0.305)
     scores = removal_scores(removal, mean, scale)
-    assert len(found) == 30
-    assert (found.diff() > 0).all()
+    assert len(result) == 30
+    assert (result.diff() > 0).all()
     rest = torch.ones(101, dtype=torch.bool)
-    rest[found] = False
-    assert scores[found].max() <= scores[rest].min()
+    rest[result] = False
+    assert scores[result].max() <= scores[rest].min()
     assert len(Rewire(removal="magnitude").leaving(mean, None, 0.001)) == 0
 
 
@@ -110,6 +110,6 @@ def test_a_full_layer_does_not_change() -> None:
 def test_numbers_are_carried_in_their_own_type() -> None:
     move = Move(torch.tensor([0, 2]), torch.tensor([1, -1]))
     for dtype in (torch.float64, torch.bfloat16):
-        found = move.carried(torch.tensor([1.5, 2.5], dtype=dtype), torch.tensor([0.25]))
-        assert found.dtype == dtype
-        assert found.tolist() == [2.5, 0.25]
+        result = move.carried(torch.tensor([1.5, 2.5], dtype=dtype), torch.tensor([0.25]))
+        assert result.dtype == dtype
+        assert result.tolist() == [2.5, 0.25]

@@ -80,24 +80,24 @@ def explicit(model: nn.Module, batches: Batches, of: str, power: int, per: str) 
 class TestAgainstExplicitLoops:
     def test_equal(self, net, batches, of, power, per):
         loss = F.cross_entropy if of == "loss" else None
-        found = sensitivity(net, batches, loss, of=of, power=power, per=per)
-        assert_close(found, explicit(net, batches, of, power, per))
-        assert float(found["conv.weight"].min()) > 0
+        result = sensitivity(net, batches, loss, of=of, power=power, per=per)
+        assert_close(result, explicit(net, batches, of, power, per))
+        assert float(result["conv.weight"].min()) > 0
 
     def test_the_model_may_be_in_training_mode_and_gradients_off(self, net, batches, of, power, per):
         expected = explicit(net, batches, of, power, per)
         net.train()
         with torch.no_grad():
-            found = sensitivity(net, batches, F.cross_entropy, of=of, power=power, per=per)
-        assert_close(found, expected)
+            result = sensitivity(net, batches, F.cross_entropy, of=of, power=power, per=per)
+        assert_close(result, expected)
 
     def test_plain_tensors_for_trainable_parameters_only(self, net, batches, of, power, per):
-        found = sensitivity(net, batches, F.cross_entropy, of=of, power=power, per=per)
+        result = sensitivity(net, batches, F.cross_entropy, of=of, power=power, per=per)
         params = {name: p for name, p in net.named_parameters() if p.requires_grad}
-        assert list(found) == list(params)
-        assert "frozen" not in found
-        assert not found["unused"].any()
-        for name, score in found.items():
+        assert list(result) == list(params)
+        assert "frozen" not in result
+        assert not result["unused"].any()
+        for name, score in result.items():
             assert type(score) is Tensor
             assert not score.requires_grad
             assert (score.shape, score.dtype) == (params[name].shape, params[name].dtype)
@@ -106,8 +106,8 @@ class TestAgainstExplicitLoops:
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4, 1000, None])
 @pytest.mark.parametrize("of", ["loss", "output"])
 def test_chunks_do_not_change_the_result(net, batches, of, chunk):
-    found = sensitivity(net, batches, F.cross_entropy, of=of, power=2, per="example", chunk=chunk)
-    assert_close(found, explicit(net, batches, of, 2, "example"))
+    result = sensitivity(net, batches, F.cross_entropy, of=of, power=2, per="example", chunk=chunk)
+    assert_close(result, explicit(net, batches, of, 2, "example"))
 
 
 def test_scores_can_be_selected_by(net, batches):
@@ -190,8 +190,8 @@ class TestProbes:
         model = nn.Linear(1, 1025)
         with pytest.raises(InputError, match=r"1025 outputs an example; take random combinations of them: probes=8"):
             sensitivity(model, [(torch.ones(1, 1), None)], of="output")
-        found = sensitivity(model, [(torch.ones(1, 1), None)], of="output", power=2, probes=2)
-        assert torch.equal(found["bias"], torch.ones(1025))
+        result = sensitivity(model, [(torch.ones(1, 1), None)], of="output", power=2, probes=2)
+        assert torch.equal(result["bias"], torch.ones(1025))
 
     def test_every_axis_of_the_output_counts(self):
         with in_double():
@@ -313,22 +313,22 @@ class TestNumberOfBatches:
                 yield batch
 
         source = stream()
-        found = sensitivity(net, source, F.cross_entropy, n_batches=2)
+        result = sensitivity(net, source, F.cross_entropy, n_batches=2)
         assert taken == [4, 5]
-        assert_close(found, explicit(net, batches[:2], "loss", 1, "batch"))
+        assert_close(result, explicit(net, batches[:2], "loss", 1, "batch"))
         assert len(next(source)[0]) == 2
 
     def test_more_than_there_are_is_all(self, net, batches):
-        found = sensitivity(net, batches, F.cross_entropy, n_batches=99)
-        assert_close(found, explicit(net, batches, "loss", 1, "batch"))
+        result = sensitivity(net, batches, F.cross_entropy, n_batches=99)
+        assert_close(result, explicit(net, batches, "loss", 1, "batch"))
 
     def test_an_endless_stream(self, net, batches):
         def forever() -> Iterator[tuple[Tensor, Tensor]]:
             while True:
                 yield batches[0]
 
-        found = sensitivity(net, forever(), F.cross_entropy, n_batches=3)
-        assert_close(found, explicit(net, batches[:1], "loss", 1, "batch"))
+        result = sensitivity(net, forever(), F.cross_entropy, n_batches=3)
+        assert_close(result, explicit(net, batches[:1], "loss", 1, "batch"))
 
 
 class Recurrent(nn.Module):
@@ -364,8 +364,8 @@ class TestRecurrentNets:
     @pytest.mark.parametrize("of", ["loss", "output"])
     def test_against_the_explicit_loop(self, model, batches, of, per):
         for chunk in (None, 2):
-            found = sensitivity(model, batches, F.cross_entropy, of=of, per=per, chunk=chunk)
-            assert_close(found, explicit(model, batches, of, 1, per))
+            result = sensitivity(model, batches, F.cross_entropy, of=of, per=per, chunk=chunk)
+            assert_close(result, explicit(model, batches, of, 1, per))
 
     @pytest.mark.parametrize("per", ["batch", "example"])
     def test_the_cell_keeps_its_own_weights(self, model, batches, per):
@@ -418,8 +418,8 @@ class TestInputsAndOutputs:
     def test_tuples_and_mappings(self, model, parts, per, kind):
         left, right, y = parts
         inputs = kind(right=right, left=left) if issubclass(kind, dict) else kind([left, right])
-        found = sensitivity(model, [(inputs, y)], F.cross_entropy, per=per)
-        assert_close(found, self.expected(model, parts, per, 1.0))
+        result = sensitivity(model, [(inputs, y)], F.cross_entropy, per=per)
+        assert_close(result, self.expected(model, parts, per, 1.0))
 
     @pytest.mark.parametrize("per", ["batch", "example"])
     @pytest.mark.parametrize(
@@ -429,16 +429,16 @@ class TestInputsAndOutputs:
     )
     def test_what_is_not_a_batch_is_handed_through(self, model, parts, per, extra, factor):
         left, right, y = parts
-        found = sensitivity(model, [({"left": left, "right": right, **extra}, y)], F.cross_entropy, per=per)
-        assert_close(found, self.expected(model, parts, per, factor))
+        result = sensitivity(model, [({"left": left, "right": right, **extra}, y)], F.cross_entropy, per=per)
+        assert_close(result, self.expected(model, parts, per, factor))
 
     @pytest.mark.parametrize("per", ["batch", "example"])
     def test_targets_in_a_mapping(self, model, parts, per):
         left, right, y = parts
-        found = sensitivity(
+        result = sensitivity(
             model, [((left, right), {"label": y})], lambda out, t: F.cross_entropy(out, t["label"]), per=per
         )
-        assert_close(found, self.expected(model, parts, per, 1.0))
+        assert_close(result, self.expected(model, parts, per, 1.0))
 
     @pytest.mark.parametrize("per", ["batch", "example"])
     @pytest.mark.parametrize("wrap", [lambda t: SimpleNamespace(logits=t, loss=None), lambda t: {"logits": t}])
@@ -452,9 +452,9 @@ class TestInputsAndOutputs:
             def forward(self, x: Tensor) -> Any:
                 return wrap(self.net(x))
 
-        found = sensitivity(Wrapped(), batches, F.cross_entropy, of=of, per=per)
+        result = sensitivity(Wrapped(), batches, F.cross_entropy, of=of, per=per)
         expected = explicit(net, batches, of, 1, per)
-        assert_close({name.removeprefix("net."): score for name, score in found.items()}, expected)
+        assert_close({name.removeprefix("net."): score for name, score in result.items()}, expected)
 
     def test_the_output_may_be_picked(self, net, batches):
         class Wrapped(nn.Module):
@@ -465,9 +465,9 @@ class TestInputsAndOutputs:
             def forward(self, x: Tensor) -> Any:
                 return "auxiliary", [self.net(x)]
 
-        found = sensitivity(Wrapped(), batches, F.cross_entropy, output=lambda returned: returned[1][0])
+        result = sensitivity(Wrapped(), batches, F.cross_entropy, output=lambda returned: returned[1][0])
         assert_close(
-            {name.removeprefix("net."): s for name, s in found.items()}, explicit(net, batches, "loss", 1, "batch")
+            {name.removeprefix("net."): s for name, s in result.items()}, explicit(net, batches, "loss", 1, "batch")
         )
         with pytest.raises(InputError, match="returned a tuple, which is no tensor"):
             sensitivity(Wrapped(), batches, F.cross_entropy)
@@ -495,8 +495,8 @@ class TestHalfPrecision:
         """In bfloat16, 256 + 1 is 256: sums over batches need more digits than the weights have."""
         model = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
         batch = (torch.ones(1, 1, dtype=torch.bfloat16), None)
-        found = sensitivity(model, [batch] * 1000, lambda out, _: out.sum())
-        assert found["weight"].item() == pytest.approx(1.0, rel=0.01)
+        result = sensitivity(model, [batch] * 1000, lambda out, _: out.sum())
+        assert result["weight"].item() == pytest.approx(1.0, rel=0.01)
 
 
 class TestErrors:

@@ -22,10 +22,10 @@ def brute_force(pool: list[tuple[str, Tensor]], count: int) -> dict[str, list[in
         ((value, name, place) for name, score in pool for place, value in enumerate(score.flatten().tolist())),
         reverse=True,
     )
-    found: dict[str, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for _, name, place in ranked[:count]:
-        found.setdefault(name, []).append(place)
-    return {name: sorted(found[name]) for name, _ in pool if name in found}
+        result.setdefault(name, []).append(place)
+    return {name: sorted(result[name]) for name, _ in pool if name in result}
 
 
 def as_lists(selection: dict[str, Tensor | None], model: nn.Module) -> dict[str, list[int]]:
@@ -111,8 +111,8 @@ class TestLayers:
             layers("fc").select(model)
 
     def test_eligibility_narrows_them(self):
-        found = layers("layer4", eligible=not_norm).select(Net())
-        assert list(found) == ["layer4.0.0.weight", "layer4.0.0.bias", "layer4.1.weight", "layer4.1.bias"]
+        result = layers("layer4", eligible=not_norm).select(Net())
+        assert list(result) == ["layer4.0.0.weight", "layer4.0.0.bias", "layer4.1.weight", "layer4.1.bias"]
 
     def test_no_pattern(self):
         with pytest.raises(SelectionError, match="at least one pattern"):
@@ -126,9 +126,9 @@ class TestTopK:
         scores = random_scores(model)
         size = sum(p.numel() for p in model.parameters())
         expected = brute_force(list(scores.items()), round(rate * size))
-        found = top_k(scores, rate).select(model)
-        assert as_lists(found, model) == expected
-        assert list(found) == list(expected)
+        result = top_k(scores, rate).select(model)
+        assert as_lists(result, model) == expected
+        assert list(result) == list(expected)
 
     @pytest.mark.parametrize("rate", [0.05, 0.3, 0.77])
     def test_layer_scope_against_brute_force(self, rate):
@@ -143,9 +143,9 @@ class TestTopK:
             ]
             if own:
                 expected |= brute_force(own, round(rate * sum(s.numel() for _, s in own)))
-        found = top_k(scores, rate, scope="layer").select(model)
-        assert as_lists(found, model) == {name: expected[name] for name in NAMES if name in expected}
-        assert as_lists(found, model) != as_lists(top_k(scores, rate).select(model), model)
+        result = top_k(scores, rate, scope="layer").select(model)
+        assert as_lists(result, model) == {name: expected[name] for name in NAMES if name in expected}
+        assert as_lists(result, model) != as_lists(top_k(scores, rate).select(model), model)
 
     @settings(max_examples=40, deadline=None)
     @given(
@@ -166,15 +166,15 @@ class TestTopK:
             with pytest.raises(SelectionError, match="less than one"):
                 top_k(scores, rate).select(model)
             return
-        found = top_k(scores, rate).select(model)
-        chosen = as_lists(found, model)
+        result = top_k(scores, rate).select(model)
+        chosen = as_lists(result, model)
         assert sum(map(len, chosen.values())) == count
         inside = [scores[n][i].item() for n, places in chosen.items() for i in places]
         outside = [
             score for n, all_ in scores.items() for i, score in enumerate(all_.tolist()) if i not in chosen.get(n, [])
         ]
         assert not outside or min(inside) >= max(outside)
-        for name, places in found.items():
+        for name, places in result.items():
             if places is not None:
                 assert places.dtype == torch.int32
                 assert (places.diff() > 0).all()
@@ -189,9 +189,9 @@ class TestTopK:
     def test_a_whole_tensor_becomes_none_and_the_rest_an_index(self):
         model = nn.Linear(3, 2)
         scores = {"weight": torch.tensor([[0.0, 7.0, 1.0], [9.0, 2.0, 3.0]]), "bias": torch.tensor([8.0, 10.0])}
-        found = top_k(scores, k=4).select(model)
-        assert found["bias"] is None
-        assert found["weight"].tolist() == [1, 3]
+        result = top_k(scores, k=4).select(model)
+        assert result["bias"] is None
+        assert result["weight"].tolist() == [1, 3]
         assert top_k(scores, rate=1.0).select(model) == {"weight": None, "bias": None}
 
     def test_a_tensor_without_a_chosen_coordinate_is_left_out(self):
@@ -202,9 +202,9 @@ class TestTopK:
         model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10))
         model[0].requires_grad_(False)
         scores = {n: torch.full(p.shape, 100.0 if n[0] == "0" else 1.0) for n, p in model.named_parameters()}
-        found = top_k(scores, 0.1).select(model)
-        assert set(found) <= {"1.weight", "1.bias"}
-        assert total(found, model) == 11
+        result = top_k(scores, 0.1).select(model)
+        assert set(result) <= {"1.weight", "1.bias"}
+        assert total(result, model) == 11
         del scores["0.weight"], scores["0.bias"]
         assert total(top_k(scores, 0.1).select(model), model) == 11
 
@@ -213,17 +213,17 @@ class TestTopK:
         model[1].weight = model[0].weight
         scores = random_scores(model)
         assert list(scores) == ["0.weight"]
-        found = top_k(scores, 0.1).select(model)
-        assert list(found) == ["0.weight"]
-        assert total(found, model) == 10
+        result = top_k(scores, 0.1).select(model)
+        assert list(result) == ["0.weight"]
+        assert total(result, model) == 10
 
     def test_eligibility_excludes_norms_and_their_share(self):
         model = nn.Sequential(nn.Linear(10, 9), nn.LayerNorm(9))
         scores = {n: torch.full(p.shape, 9.0 if n[0] == "1" else 1.0) for n, p in model.named_parameters()}
         assert set(top_k(scores, k=18).select(model)) == {"1.weight", "1.bias"}
-        found = top_k(scores, 0.1, eligible=not_norm).select(model)
-        assert set(found) <= {"0.weight", "0.bias"}
-        assert total(found, model) == round(0.1 * 99)
+        result = top_k(scores, 0.1, eligible=not_norm).select(model)
+        assert set(result) <= {"0.weight", "0.bias"}
+        assert total(result, model) == round(0.1 * 99)
 
     def test_an_eligibility_of_ones_own(self):
         def only_matrices(slot: Slot) -> bool:
@@ -237,11 +237,11 @@ class TestTopK:
         model = nn.ParameterList([torch.empty(5000, 4000), torch.empty(5_000_000)])
         generator = torch.Generator().manual_seed(0)
         scores = {n: torch.rand(p.shape, generator=generator) for n, p in model.named_parameters()}
-        found = top_k(scores, 0.0001).select(model)
-        assert {n: places.dtype for n, places in found.items()} == {"0": torch.int32, "1": torch.int32}
-        assert total(found, model) == 2500
+        result = top_k(scores, 0.0001).select(model)
+        assert {n: places.dtype for n, places in result.items()} == {"0": torch.int32, "1": torch.int32}
+        assert total(result, model) == 2500
         flat = torch.cat([scores["0"].flatten(), scores["1"]])
-        threshold = torch.cat([scores[n].flatten()[v] for n, v in found.items()]).min()
+        threshold = torch.cat([scores[n].flatten()[v] for n, v in result.items()]).min()
         assert int((flat > threshold).sum()) < 2500 <= int((flat >= threshold).sum())
 
     def test_the_highest_score_wins_across_dtypes(self):
@@ -265,9 +265,9 @@ class TestRandomK:
     def test_exact_count_sorted_unique_int32(self, rate):
         model = Net()
         size = sum(p.numel() for p in model.parameters())
-        found = random_k(rate, seed=3).select(model)
-        assert total(found, model) == round(rate * size)
-        for places in found.values():
+        result = random_k(rate, seed=3).select(model)
+        assert total(result, model) == round(rate * size)
+        for places in result.values():
             assert places is None or (places.dtype == torch.int32 and (places.diff() > 0).all())
 
     def test_the_same_for_the_same_seed_and_only_then(self):
@@ -287,29 +287,29 @@ class TestRandomK:
         hits = torch.zeros(20)
         n = 2000
         for seed in range(n):
-            found = as_lists(random_k(0.25, scope=scope, seed=seed).select(model), model)
-            hits[found.get("0", [])] += 1
-            hits[[6 + i for i in found.get("1", [])]] += 1
+            result = as_lists(random_k(0.25, scope=scope, seed=seed).select(model), model)
+            hits[result.get("0", [])] += 1
+            hits[[6 + i for i in result.get("1", [])]] += 1
         assert hits.sum() == 5 * n
         assert ((hits / n - 0.25).abs() < 5 * math.sqrt(0.25 * 0.75 / n)).all()
 
     def test_layer_scope_takes_the_same_share_of_each_layer(self):
         model = nn.Sequential(nn.Linear(9, 10), nn.Linear(10, 50))
-        found = random_k(0.1, scope="layer").select(model)
-        chosen = as_lists(found, model)
+        result = random_k(0.1, scope="layer").select(model)
+        chosen = as_lists(result, model)
         counts = {layer: sum(len(v) for n, v in chosen.items() if n.startswith(layer)) for layer in "01"}
         assert counts == {"0": 10, "1": 55}
 
     def test_one_hundredth_of_a_percent_of_25_million(self):
         model = nn.ParameterList([torch.empty(5000, 5000)])
-        found = random_k(0.0001).select(model)
-        assert len(found["0"]) == len(found["0"].unique()) == 2500
+        result = random_k(0.0001).select(model)
+        assert len(result["0"]) == len(result["0"].unique()) == 2500
 
     def test_frozen_and_ineligible_ones_are_never_chosen(self):
         model = Net()
         model.fc.requires_grad_(False)
-        found = random_k(1.0, eligible=not_norm).select(model)
-        assert list(found) == [n for n in NAMES if not n.startswith(("fc.", "stem.1.", "layer4.0.1."))]
+        result = random_k(1.0, eligible=not_norm).select(model)
+        assert list(result) == [n for n in NAMES if not n.startswith(("fc.", "stem.1.", "layer4.0.1."))]
 
 
 class TestErrors:

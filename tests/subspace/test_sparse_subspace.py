@@ -67,8 +67,8 @@ def test_loss_and_gradients_equal_the_dense_twin(kind: str, propagate: str, requ
         ]
         close(losses[0].loss, losses[1].loss)
         close(losses[0].kl, losses[1].kl)
-        for found in losses:
-            found.loss.backward()
+        for result in losses:
+            result.loss.backward()
         assert_same_gradients(bnn, twin)
 
 
@@ -291,11 +291,11 @@ def test_counts_of_both_layouts(shapes: list[tuple[int, ...]], density: float) -
     sizes = [torch.Size(shape).numel() for shape in shapes]
     uniform = counts(shapes, density, "uniform")
     assert uniform == [max(1, round(density * size)) for size in sizes]
-    found = counts(shapes, density, "erdos_renyi")
-    assert all(1 <= count <= size for count, size in zip(found, sizes, strict=True))
-    assert sum(found) == max(len(shapes), round(density * sum(sizes)))
-    if min(found) > 1:  # what is not full has one share of inputs + outputs + extents
-        ratios = [c / sum(s) for c, s, size in zip(found, shapes, sizes, strict=True) if c < size]
+    result = counts(shapes, density, "erdos_renyi")
+    assert all(1 <= count <= size for count, size in zip(result, sizes, strict=True))
+    assert sum(result) == max(len(shapes), round(density * sum(sizes)))
+    if min(result) > 1:  # what is not full has one share of inputs + outputs + extents
+        ratios = [c / sum(s) for c, s, size in zip(result, shapes, sizes, strict=True) if c < size]
         assert all(abs(ratio - ratios[0]) < 1 for ratio in ratios)
 
 
@@ -307,24 +307,24 @@ def test_layers_with_less_than_one_weight_have_one_at_the_cost_of_others() -> No
 def test_erdos_renyi_kernel_by_hand() -> None:
     """Densities in the ratio of (inputs + outputs + extents) / size, those above 1 cut (Evci et al. 2020)."""
     shapes = [(16, 3, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3), (10, 64)]
-    found = counts(shapes, 0.1, "erdos_renyi")
+    result = counts(shapes, 0.1, "erdos_renyi")
     sizes = [432, 4608, 18432, 640]
     factor = 2411 / (25 + 54 + 102 + 74)  # 0.1 of 24112, all layers below 1
     expected = [factor * 25, factor * 54, factor * 102, factor * 74]
-    assert expected[3] > 640 * 0.99 or all(abs(c - e) < 1 for c, e in zip(found, expected, strict=True))
-    assert sum(found) == 2411
-    assert all(c <= s for c, s in zip(found, sizes, strict=True))
+    assert expected[3] > 640 * 0.99 or all(abs(c - e) < 1 for c, e in zip(result, expected, strict=True))
+    assert sum(result) == 2411
+    assert all(c <= s for c, s in zip(result, sizes, strict=True))
 
 
 def test_uniform_density_is_exact_and_the_seed_decides() -> None:
     models = [nn.Sequential(nn.Linear(10, 30), nn.Linear(30, 20), nn.Linear(20, 10)) for _ in range(3)]
     for model, seed in zip(models, (0, 0, 1), strict=True):
         lb.make_sparse(model, 0.1, seed=seed)
-    found = [[scatter.index for scatter in scatters(model).values()] for model in models]
-    assert [len(index) for index in found[0]] == [60, 20]
-    assert all(torch.equal(a, b) for a, b in zip(found[0], found[1], strict=True))
-    assert not torch.equal(found[0][0], found[2][0])
-    for index in found[0]:
+    result = [[scatter.index for scatter in scatters(model).values()] for model in models]
+    assert [len(index) for index in result[0]] == [60, 20]
+    assert all(torch.equal(a, b) for a, b in zip(result[0], result[1], strict=True))
+    assert not torch.equal(result[0][0], result[2][0])
+    for index in result[0]:
         assert index.dtype == torch.int32
         assert (index.diff() > 0).all()
 

@@ -135,9 +135,9 @@ def test_some_may_stay_sparse() -> None:
 
 def test_the_sparse_state_is_the_dense_state_without_zeros() -> None:
     bnn = moved(lb.Bayesian(network("conv3d", norm=True), subspace=lb.sparse(0.3)))
-    found, dense = bnn.sparse_state(), bnn.densify().state_dict()
-    assert list(found.keys() ^ dense.keys()) == []
-    for name, value in found.items():
+    result, dense = bnn.sparse_state(), bnn.densify().state_dict()
+    assert list(result.keys() ^ dense.keys()) == []
+    for name, value in result.items():
         assert not value.requires_grad
         if value.is_sparse:
             assert value.is_coalesced()
@@ -145,9 +145,9 @@ def test_the_sparse_state_is_the_dense_state_without_zeros() -> None:
             torch.sparse_coo_tensor(value.indices(), value.values(), value.shape, check_invariants=True)
             value = value.to_dense()
         assert torch.equal(value, dense[name])
-    assert sum(value.is_sparse for value in found.values()) == 2
+    assert sum(value.is_sparse for value in result.values()) == 2
     again = network("conv3d", norm=True)
-    again.load_state_dict({name: v.to_dense() if v.is_sparse else v for name, v in found.items()})
+    again.load_state_dict({name: v.to_dense() if v.is_sparse else v for name, v in result.items()})
     alone = nn.Linear(3, 3)
     lb.make_sparse(alone, 0.5, dense=())
     assert set(sparse_state(alone)) == {"weight", "bias"}

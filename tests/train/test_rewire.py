@@ -185,9 +185,9 @@ def test_it_learns_and_the_best_epoch_comes_back_with_its_positions() -> None:
         validate=batches,
     )
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    found = lb.predict(model.eval(), x, samples=8, generator=seeded())
-    assert (found.mean.argmax(1) == y).float().mean() > 0.85
-    nll = -found.mean[torch.arange(len(y)), y].log().mean()
+    outcome = lb.predict(model.eval(), x, samples=8, generator=seeded())
+    assert (outcome.mean.argmax(1) == y).float().mean() > 0.85
+    nll = -outcome.mean[torch.arange(len(y)), y].log().mean()
     assert history.best is not None
     assert float(nll) < 1.2 * history.epochs[history.best].validation  # type: ignore[operator]
     with model.at_mean():
@@ -199,7 +199,7 @@ def test_nothing_moves_before_the_interval_or_after_the_stop() -> None:
     model = sparse_model(False)
     before = indices(model)
 
-    def told(row: lb.train.Epoch) -> None:
+    def reported(row: lb.train.Epoch) -> None:
         steps.append(row.epoch)
         now = indices(model)
         same = all(torch.equal(now[name], before[name]) for name in now)
@@ -212,7 +212,7 @@ def test_nothing_moves_before_the_interval_or_after_the_stop() -> None:
         likelihood=lb.Categorical(),
         epochs=6,
         rewire=lb.Rewire(removal="magnitude", every=4, stop=0.6, rate=0.9),
-        callbacks=[told],
+        callbacks=[reported],
     )
     assert len(steps) == 6  # 18 steps: moves after 4 and 8
 
@@ -339,8 +339,8 @@ def test_one_dense_gradient_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, alive = rewire_module.plan_move, []
 
     def dense_tensors() -> int:
-        found = [o for o in gc.get_objects() if type(o) is Tensor and tuple(o.shape) == (side, side)]
-        return len({tensor.untyped_storage().data_ptr() for tensor in found if tensor.untyped_storage().nbytes() > 4})
+        outcome = [o for o in gc.get_objects() if type(o) is Tensor and tuple(o.shape) == (side, side)]
+        return len({tensor.untyped_storage().data_ptr() for tensor in outcome if tensor.untyped_storage().nbytes() > 4})
 
     start = dense_tensors()
 

@@ -22,15 +22,15 @@ def test_numbers_of_a_partial_model_by_kind() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
     model[0].bias.requires_grad_(False)
     bnn = lb.Bayesian(model, subspace=lb.random_k(rate=0.2))
-    found, k = count_parameters(bnn), bnn.summary().random
+    result, k = count_parameters(bnn), bnn.summary().random
     assert 0 < k < 45
     indices = [parts.index for _, parts in bnn.parts()]
     position_bytes = sum(k * index.element_size() for k, index in ((len(i), i) for i in indices if i is not None))
     positions = sum(len(index) for index in indices if index is not None)
-    assert found == Parameters(
+    assert result == Parameters(
         means=45, scales=k, positions=positions, buffers=11, bytes=45 * 4 + k * 4 + position_bytes + 10 * 4 + 8
     )
-    assert found.trained == 45 + k
+    assert result.trained == 45 + k
 
 
 def test_what_a_prior_remembers_is_a_buffer() -> None:

@@ -26,15 +26,15 @@ from tests.evaluation.cost.cases import (
 
 def test_all_costs_of_one_batch() -> None:
     bnn = lb.Bayesian(network(), subspace=lb.layers("4"), propagate="local")
-    found = cost_of(bnn, X, Y, lb.Categorical(), samples=2)
+    result = cost_of(bnn, X, Y, lb.Categorical(), samples=2)
     size = count_parameters(bnn)
-    assert (found.parameters, found.random, found.bytes) == (35 + 24 + 15 + 15, 15, size.bytes)
-    assert found.flops_forward == WHOLE + LAST
-    assert found.flops_train == training_flops(bnn, X, Y, lb.Categorical(), samples=2)
-    assert found.peak_memory is not None
-    assert found.peak_memory >= 4 * size.trained  # the gradients at least
-    assert (found.train_seconds, found.predict_seconds, found.flops_formula) == (None, None, None)
-    timed = replace(found, train_seconds=1.5, flops_formula=14.0 * WHOLE)
+    assert (result.parameters, result.random, result.bytes) == (35 + 24 + 15 + 15, 15, size.bytes)
+    assert result.flops_forward == WHOLE + LAST
+    assert result.flops_train == training_flops(bnn, X, Y, lb.Categorical(), samples=2)
+    assert result.peak_memory is not None
+    assert result.peak_memory >= 4 * size.trained  # the gradients at least
+    assert (result.train_seconds, result.predict_seconds, result.flops_formula) == (None, None, None)
+    timed = replace(result, train_seconds=1.5, flops_formula=14.0 * WHOLE)
     assert Cost(**json.loads(json.dumps(asdict(timed)))) == timed
 
 
@@ -49,8 +49,8 @@ def test_costs_are_frozen_and_checked() -> None:
 def test_costs_of_a_sparse_batch_leave_the_model_as_it_was() -> None:
     bnn = sparse_network()
     before = {name: value.clone() for name, value in bnn.state_dict().items()}
-    found = cost_of(bnn, X, Y, lb.Categorical())
-    assert (found.parameters, found.random, found.bytes) == (116, 58, 4 * (116 + 16))
-    assert found.density == 58 / 74
+    result = cost_of(bnn, X, Y, lb.Categorical())
+    assert (result.parameters, result.random, result.bytes) == (116, 58, 4 * (116 + 16))
+    assert result.density == 58 / 74
     assert list(bnn.state_dict()) == list(before)
     assert all(torch.equal(value, before[name]) for name, value in bnn.state_dict().items())

@@ -24,8 +24,8 @@ def test_times_are_the_best_and_the_median(monkeypatch: pytest.MonkeyPatch) -> N
     def work() -> None:
         clock[0] += next(durations)
 
-    found = measure(work, repeats=5)
-    assert (found.best, found.median, found.repeats) == (1.0, 3.0, 5)
+    result = measure(work, repeats=5)
+    assert (result.best, result.median, result.repeats) == (1.0, 3.0, 5)
     assert next(durations, None) is None
     with pytest.raises(InputError, match="repeats"):
         measure(work, repeats=0)

@@ -42,10 +42,10 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line that bad input gets."""
     capsys.readouterr()
     assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert len(said.err.strip().splitlines()) == 1, said.err
-    assert said.out == ""
-    return said.err
+    message = capsys.readouterr()
+    assert len(message.err.strip().splitlines()) == 1, message.err
+    assert message.out == ""
+    return message.err
 
 
 def picture(path: Path, bright: str, seed: int, size: int = 12) -> None:

@@ -16,12 +16,12 @@ def test_a_file_of_options_and_what_is_typed_over_it(tmp_path: Path, capsys: pyt
     code = main(
         ["compare", "--config", str(tmp_path / "c.yaml"), "--epochs", "3", "--out", str(tmp_path / "o"), "--json"]
     )
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert found["budget"]["epochs"] == 3
-    assert found["samples"] == 3
-    assert found["methods"][1]["name"] == "partial:rate=0.02"
-    assert found["methods"][1]["recipe"]["rate"] == 0.02
+    assert result["budget"]["epochs"] == 3
+    assert result["samples"] == 3
+    assert result["methods"][1]["name"] == "partial:rate=0.02"
+    assert result["methods"][1]["recipe"]["rate"] == 0.02
 
 
 @pytest.mark.parametrize(

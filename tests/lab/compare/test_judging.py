@@ -75,7 +75,7 @@ def test_scores_of_a_regression_are_in_the_unit_of_the_target(tmp_path: Path) ->
     run = Run(Budget(epochs=3, batch_size=40))
     recipe = parse("vi")
     trained = prepare(recipe, source.task(), run)
-    found = judge(recipe, trained, source.task(), run, samples=4, figures=True)
+    result = judge(recipe, trained, source.task(), run, samples=4, figures=True)
 
     plan = source.preparation
     assert plan.target_mean[0] == pytest.approx(1000, abs=20)
@@ -95,13 +95,13 @@ def test_scores_of_a_regression_are_in_the_unit_of_the_target(tmp_path: Path) ->
     normal = stats.norm
     # Gneiting and Raftery 2007
     crps = deviation * (z * (2 * normal.cdf(z) - 1) + 2 * normal.pdf(z) - 1 / np.sqrt(np.pi))
-    assert found.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((truth - mean) ** 2)), rel=1e-5)
-    assert found.metrics["nll"] == pytest.approx(-normal.logpdf(truth, mean, deviation).mean(), rel=1e-5)
-    assert found.metrics["crps"] == pytest.approx(crps.mean(), rel=1e-5)
-    assert found.metrics["coverage@0.9"] == pytest.approx(np.mean(np.abs(z) <= normal.ppf(0.95)))
-    assert found.metrics["rmse"] > 10
+    assert result.metrics["rmse"] == pytest.approx(np.sqrt(np.mean((truth - mean) ** 2)), rel=1e-5)
+    assert result.metrics["nll"] == pytest.approx(-normal.logpdf(truth, mean, deviation).mean(), rel=1e-5)
+    assert result.metrics["crps"] == pytest.approx(crps.mean(), rel=1e-5)
+    assert result.metrics["coverage@0.9"] == pytest.approx(np.mean(np.abs(z) <= normal.ppf(0.95)))
+    assert result.metrics["rmse"] > 10
     for name, values in (("predicted", mean), ("deviation", deviation), ("truth", truth)):
-        np.testing.assert_allclose(np.sort(found.arrays[name].numpy()), np.sort(values), rtol=1e-5)
+        np.testing.assert_allclose(np.sort(result.arrays[name].numpy()), np.sort(values), rtol=1e-5)
 
 
 def test_a_large_target_that_varies_little_keeps_its_digits() -> None:

@@ -26,12 +26,12 @@ ONE_SEED = Protocol(budget=BUDGET)
 def test_a_record_with_everything(tmp_path: Path) -> None:
     events: list[Event] = []
     task = tasks.classes()
-    found = compare(
+    result = compare(
         task, named("deterministic", "partial"), tmp_path, Protocol((0, 1), BUDGET, 4), watch=events.append,
         command="leanbayes compare",
     )  # fmt: skip
     written = json.loads((tmp_path / "results.json").read_text())
-    assert written == json.loads(json.dumps(found))
+    assert written == json.loads(json.dumps(result))
     assert [row["name"] for row in written["methods"]] == ["deterministic", "partial"]
     for row in written["methods"]:
         assert row["error"] is None
@@ -67,11 +67,11 @@ def test_a_record_with_everything(tmp_path: Path) -> None:
 
 def test_the_record_agrees_with_the_predictor(tmp_path: Path) -> None:
     task = tasks.classes()
-    found = compare(task, named("deterministic"), tmp_path, ONE_SEED)
+    result = compare(task, named("deterministic"), tmp_path, ONE_SEED)
     model = lb.load(tmp_path / "models" / "deterministic-0.lb", tasks.mlp())
     x, y = task.test[:]
     right = (model(x).argmax(1) == y).float()
-    assert found["methods"][0]["runs"][0]["metrics"]["accuracy"] == pytest.approx(right.mean().item())
+    assert result["methods"][0]["runs"][0]["metrics"]["accuracy"] == pytest.approx(right.mean().item())
     arrays = load_file(tmp_path / "arrays" / "deterministic.safetensors")
     assert torch.equal(arrays["deterministic/correct"], right)
 
@@ -93,21 +93,21 @@ def test_a_metric_from_outside_is_in_the_record_the_table_and_the_page(tmp_path:
 
     metric = Metric("margin", "high", "Margin", "The mean gap between the best two.", mean_of("margin", margin))
     with METRICS.replacing(metric):
-        found = compare(tasks.classes(), named("deterministic", "partial"), tmp_path, ONE_SEED)
-        rows = comparison_table(found)
+        result = compare(tasks.classes(), named("deterministic", "partial"), tmp_path, ONE_SEED)
+        rows = comparison_table(result)
         page = write_report(tmp_path).read_text()
-    assert all(0 < row["runs"][0]["metrics"]["margin"] < 1 for row in found["methods"])
-    assert found["better"]["margin"] == "high"
+    assert all(0 < row["runs"][0]["metrics"]["margin"] < 1 for row in result["methods"])
+    assert result["better"]["margin"] == "high"
     assert sorted(row.cells["margin"].best for row in rows) == [False, True]
     assert "Margin, higher is better" in page
     assert "The mean gap between the best two. Higher is better." in page
 
 
 def test_a_failed_method_does_not_lose_the_others(tmp_path: Path) -> None:
-    found = compare(tasks.classes(), {"broken": Broken(), "deterministic": parse("deterministic")}, tmp_path, ONE_SEED)
-    assert found["methods"][0]["error"] == "seed 0: NonFinite: step 3: the loss is nan"
-    assert found["methods"][0]["runs"] == []
-    assert len(found["methods"][1]["runs"]) == 1
+    result = compare(tasks.classes(), {"broken": Broken(), "deterministic": parse("deterministic")}, tmp_path, ONE_SEED)
+    assert result["methods"][0]["error"] == "seed 0: NonFinite: step 3: the loss is nan"
+    assert result["methods"][0]["runs"] == []
+    assert len(result["methods"][1]["runs"]) == 1
 
 
 def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
@@ -117,25 +117,25 @@ def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
     compare(task, {"counted": Counted()}, tmp_path, Protocol((0, 1), BUDGET))
     assert CALLS == [0, 1]
     both = {"deterministic": parse("deterministic"), "counted": Counted()}
-    found = compare(task, both, tmp_path, ONE_SEED)
+    result = compare(task, both, tmp_path, ONE_SEED)
     assert CALLS == [0, 1]
-    assert [row["name"] for row in found["methods"]] == ["counted", "deterministic"]
+    assert [row["name"] for row in result["methods"]] == ["counted", "deterministic"]
 
 
 def test_another_recipe_under_the_same_name_begins_anew(tmp_path: Path) -> None:
     CALLS.clear()
     compare(tasks.classes(), {"counted": Counted()}, tmp_path, Protocol((0, 1), BUDGET))
-    found = compare(tasks.classes(), {"counted": Counted(rate=0.5)}, tmp_path, ONE_SEED)
+    result = compare(tasks.classes(), {"counted": Counted(rate=0.5)}, tmp_path, ONE_SEED)
     assert CALLS == [0, 1, 0]
-    assert found["methods"][0]["recipe"]["rate"] == 0.5
-    assert [run["seed"] for run in found["methods"][0]["runs"]] == [0]
+    assert result["methods"][0]["recipe"]["rate"] == 0.5
+    assert [run["seed"] for run in result["methods"][0]["runs"]] == [0]
 
 
 def test_a_failed_method_is_tried_again(tmp_path: Path) -> None:
     compare(tasks.classes(), {"x": Broken()}, tmp_path, ONE_SEED)
-    found = compare(tasks.classes(), {"x": parse("deterministic")}, tmp_path, ONE_SEED)
-    assert found["methods"][0]["error"] is None
-    assert len(found["methods"][0]["runs"]) == 1
+    result = compare(tasks.classes(), {"x": parse("deterministic")}, tmp_path, ONE_SEED)
+    assert result["methods"][0]["error"] is None
+    assert len(result["methods"][0]["runs"]) == 1
 
 
 def test_a_model_that_is_missing_is_trained_again(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_kinds(tmp_path: Path, make: Any, kind: str, metric: str, keys: set[str]) -> None:
-    found = compare(make(), named("partial:rate=0.2"), tmp_path, Protocol(budget=BUDGET, samples=4))
-    assert found["task"]["kind"] == kind
-    assert found["methods"][0]["error"] is None
-    assert metric in found["methods"][0]["runs"][0]["metrics"]
+    result = compare(make(), named("partial:rate=0.2"), tmp_path, Protocol(budget=BUDGET, samples=4))
+    assert result["task"]["kind"] == kind
+    assert result["methods"][0]["error"] is None
+    assert metric in result["methods"][0]["runs"][0]["metrics"]
     arrays = load_file(tmp_path / "arrays" / "partial_rate=0.2.safetensors")
     assert {f"partial:rate=0.2/{key}" for key in keys} <= arrays.keys()
 

@@ -50,12 +50,12 @@ def test_it_learns_and_comes_back_from_a_file(spec: str, tmp_path: Path) -> None
     def ask(model: nn.Module) -> lb.Prediction:
         return lb.predict(model, x, samples=8, method="loop", generator=torch.Generator().manual_seed(3))
 
-    found = ask(trained.predictor)
-    assert accuracy(found.mean, y) > 0.85
+    result = ask(trained.predictor)
+    assert accuracy(result.mean, y) > 0.85
     lb.save(trained.predictor, tmp_path / "x.lb", about={"spec": spec})
     again = ask(lb.load(tmp_path / "x.lb", tasks.mlp()))
-    torch.testing.assert_close(again.mean, found.mean)
-    torch.testing.assert_close(again.total, found.total)
+    torch.testing.assert_close(again.mean, result.mean)
+    torch.testing.assert_close(again.total, result.total)
     assert lb.about(tmp_path / "x.lb") == {"spec": spec}
 
 
@@ -65,11 +65,11 @@ def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> 
     predictor = prepare(parse(spec), task, Run(BUDGET)).predictor
     x, y = task.test[:]
     generators = [torch.Generator().manual_seed(3) for _ in range(2)]
-    found = lb.predict(predictor, x, samples=4, method="loop", generator=generators[0])
-    assert accuracy(found.mean, y) > 0.8
+    result = lb.predict(predictor, x, samples=4, method="loop", generator=generators[0])
+    assert accuracy(result.mean, y) > 0.8
     lb.save(predictor, tmp_path / "x.lb")
     again = lb.predict(lb.load(tmp_path / "x.lb", tasks.cnn()), x, samples=4, method="loop", generator=generators[1])
-    torch.testing.assert_close(again.mean, found.mean)
+    torch.testing.assert_close(again.mean, result.mean)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_pixels_and_regression(spec: str, make) -> None:
     task = make()
     trained = prepare(parse(spec), task, Run(BUDGET))
     x, y = task.test[:]
-    found = lb.predict(trained.predictor, x, likelihood=trained.likelihood, samples=4)
+    result = lb.predict(trained.predictor, x, likelihood=trained.likelihood, samples=4)
     score = (
-        (found.mean.argmax(1) == y).float().mean() if y.dim() > 2 else 1 - (found.mean - y).square().mean() / y.var()
+        (result.mean.argmax(1) == y).float().mean() if y.dim() > 2 else 1 - (result.mean - y).square().mean() / y.var()
     )
     assert score > 0.7
 

@@ -74,9 +74,9 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
 )
 def test_steps_that_are_no_training_are_told_too(spec: str, stage: str) -> None:
     task = tasks.pictures() if "swag" in spec else tasks.classes()
-    told: list[tuple[str, int, int]] = []
-    prepare(parse(spec), task, Run(BUDGET, watch=lambda *event: told.append(event)))
-    steps = [(done, total) for name, done, total in told if name == stage]
+    reported: list[tuple[str, int, int]] = []
+    prepare(parse(spec), task, Run(BUDGET, watch=lambda *event: reported.append(event)))
+    steps = [(done, total) for name, done, total in reported if name == stage]
     assert steps
     assert steps[-1][0] == steps[-1][1]
     assert all(1 <= done <= total for done, total in steps)
@@ -109,7 +109,7 @@ def test_class_weights_count_in_training_and_not_in_the_scores(monkeypatch: pyte
                 patch.setattr(run_module, "fit", fit)
                 trained = prepare(parse(spec), task, Run(Budget(epochs=1, batch_size=60, class_weights=weights)))
             assert seen
-            assert all(torch.allclose(found, expected.float()) for found in seen), spec
+            assert all(torch.allclose(result, expected.float()) for result in seen), spec
             assert trained.likelihood.class_weights is None
 
 

@@ -25,8 +25,8 @@ def test_sparse_recipes_end_as_sparse_as_they_began() -> None:
 def test_ssvi_from_a_trained_network_keeps_its_largest_weights() -> None:
     task, run = tasks.classes(), Run(Budget(epochs=4, batch_size=30, lr=2e-2))
     recipe = parse("ssvi:density=0.25,pretrain=0.5,every=1000,layout=erdos_renyi")
-    found = prepare(recipe, task, run).predictor
-    (scatter,) = scatters(found.model).values()
+    result = prepare(recipe, task, run).predictor
+    (scatter,) = scatters(result.model).values()
     dense = run.plain(task, 2)[2].weight.abs().flatten()
     assert set(scatter.index.tolist()) == set(dense.topk(12).indices.tolist())
 

@@ -49,9 +49,9 @@ def test_moments_predict_in_one_pass(spec: str) -> None:
     bnn = prepare(parse(spec), task, run).predictor
     assert bnn.predict_by == lb.propagate.Moments()
     assert spec.partition(":")[0] in stages
-    found = lb.predict(bnn, task.test[:][0])
-    assert (found.draws == 1).all()
-    assert (found.epistemic > 0).any()
+    result = lb.predict(bnn, task.test[:][0])
+    assert (result.draws == 1).all()
+    assert (result.epistemic > 0).any()
 
 
 def test_an_operation_without_a_moment_rule_is_named_before_training() -> None:
@@ -113,15 +113,15 @@ def test_scales_may_start_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     """σ = softplus(ρ) with ρ ~ N(m, s²), the same for the same seed, whatever the global state is."""
     for spec in ("vi", "vdp", "radial", "ssvi", "partial:rate=0.9"):
         joint = "," if ":" in spec else ":"
-        found = []
+        result = []
         for state in (1, 2):
             torch.manual_seed(state)
             bnn, _ = fitted(f"{spec}{joint}rho_mean=-5,rho_std=0.5", tasks.pictures(), monkeypatch)
-            found.append(torch.cat([parts.rho.detach().flatten() for _, parts in bnn.parts()]))
-        assert torch.equal(*found), spec
-        count = len(found[0])
-        assert abs(found[0].mean() + 5) < 4 * 0.5 / count**0.5, spec
-        assert found[0].std() == pytest.approx(0.5, abs=4 * 0.5 / (2 * count) ** 0.5), spec
+            result.append(torch.cat([parts.rho.detach().flatten() for _, parts in bnn.parts()]))
+        assert torch.equal(*result), spec
+        count = len(result[0])
+        assert abs(result[0].mean() + 5) < 4 * 0.5 / count**0.5, spec
+        assert result[0].std() == pytest.approx(0.5, abs=4 * 0.5 / (2 * count) ** 0.5), spec
     assert parse("vi:rho_mean=-5").initial_scale() == lb.posteriors.GaussianRho(-5, 0.1)
     assert parse("vi").initial_scale() == 0.01
 

@@ -49,8 +49,8 @@ def test_vdp_as_published_has_the_moments_of_the_paper_and_learns() -> None:
         if not last:
             slope = (mean > 0).double()
             mean, variance = mean * slope, variance * slope
-    found = lb.moments(bnn, x)
-    torch.testing.assert_close(found, (mean, variance), rtol=1e-10, atol=1e-14)
+    result = lb.moments(bnn, x)
+    torch.testing.assert_close(result, (mean, variance), rtol=1e-10, atol=1e-14)
     prediction = lb.predict(bnn, x, likelihood=trained.likelihood)
     assert (prediction.draws == 1).all()
     assert (prediction.mean.argmax(1) == y).float().mean() > 0.8

@@ -91,7 +91,7 @@ def test_the_same_folder_gives_the_same_bytes(pages, tmp_path):
 
 def test_what_was_compared_is_said(pages):
     words = " ".join(Page(pages["classes"].read_text()).text)
-    said = [
+    message = [
         *METHODS,
         FAILED,
         "digits",
@@ -101,8 +101,8 @@ def test_what_was_compared_is_said(pages):
         "4f1c2ab",
         "2 cores",
     ]
-    said += ["2025-03-14", "letters (500)", "learning_rate = 0.001", "deterministic vs ensemble", "0.038"]
-    assert [part for part in said if part not in words] == []
+    message += ["2025-03-14", "letters (500)", "learning_rate = 0.001", "deterministic vs ensemble", "0.038"]
+    assert [part for part in message if part not in words] == []
 
 
 def test_each_array_can_be_missing(tmp_path):

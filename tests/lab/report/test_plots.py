@@ -40,10 +40,10 @@ def test_pooling_is_the_mean_of_what_is_random():
 
 
 def test_pooling_of_uneven_blocks_loses_no_weight():
-    found = np.full((513, 7), np.nan)
-    found[512, 6] = 0.3
-    assert np.nanmax(plots.pooled(found, 64, 4)) == 0.3
-    assert plots.pooled(found, 64, 4).shape == (64, 4)
+    result = np.full((513, 7), np.nan)
+    result[512, 6] = 0.3
+    assert np.nanmax(plots.pooled(result, 64, 4)) == 0.3
+    assert plots.pooled(result, 64, 4).shape == (64, 4)
 
 
 def test_bin_shares_sum_to_one_whatever_lies_outside():

@@ -23,26 +23,26 @@ ROOT = Path(__file__).parents[3]
 ONLY_X = {"x": SEARCH["x"]}
 
 
-def what(found: dict[str, Any]) -> list[Any]:
-    return [(row["trial"], row["values"], row["value"]) for row in found["trials"] if row["state"] == "done"]
+def what(result: dict[str, Any]) -> list[Any]:
+    return [(row["trial"], row["values"], row["value"]) for row in result["trials"] if row["state"] == "done"]
 
 
 # ---------------------------------------------------------------- the search
 
 
 def test_it_finds_the_optimum_without_the_test_set(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "new" / "t.db", 24, options=ONLY_X, out=tmp_path / "tune.json", command="typed")
-    best = found["best"]
+    result = tuned(tmp_path / "new" / "t.db", 24, options=ONLY_X, out=tmp_path / "tune.json", command="typed")
+    best = result["best"]
     assert LEAST <= best["value"] < LEAST + 2e-3
     assert BEST / 2 < best["values"]["x"] < BEST * 2
-    assert best["value"] == min(row["value"] for row in found["trials"])
-    assert [row["trial"] for row in found["trials"]] == list(range(24))
-    later = median(row["value"] - LEAST for row in found["trials"][12:])
+    assert best["value"] == min(row["value"] for row in result["trials"])
+    assert [row["trial"] for row in result["trials"]] == list(range(24))
+    later = median(row["value"] - LEAST for row in result["trials"][12:])
     assert later < median(nll_at(10 ** (power / 100)) - LEAST for power in range(-300, 101)) / 2  # than by chance
-    for row in found["trials"]:
+    for row in result["trials"]:
         assert row["value"] == pytest.approx(nll_at(row["values"]["x"]), abs=1e-6)
     record = json.loads((tmp_path / "tune.json").read_text())
-    assert record == json.loads(json.dumps(found))
+    assert record == json.loads(json.dumps(result))
     assert (record["command"], record["seed"], record["metric"], record["better"]) == ("typed", 0, "nll", "low")
     assert record["search"] == {"x": "0.001..10.0:log"}
     assert {"accuracy", "brier", "ece"} <= best["metrics"].keys()
@@ -50,19 +50,19 @@ def test_it_finds_the_optimum_without_the_test_set(tmp_path: Path) -> None:
 
 
 def test_high_is_better_for_accuracy_and_options_are_of_every_kind(tmp_path: Path) -> None:
-    found = tuned(tmp_path / "t.db", 8, metric="accuracy")
-    assert found["better"] == "high"
-    for row in found["trials"]:
+    result = tuned(tmp_path / "t.db", 8, metric="accuracy")
+    assert result["better"] == "high"
+    for row in result["trials"]:
         assert row["value"] == (0.75 if row["values"]["x"] > SURE * 10 ** (-0.1 * (row["values"]["n"] - 1)) else 0.25)
-    assert {row["value"] for row in found["trials"]} == {0.25, 0.75}
-    assert found["best"] == next(row for row in found["trials"] if row["value"] == 0.75)
-    assert {row["values"]["word"] for row in found["trials"]} == {"a", "b"}
-    assert {row["values"]["n"] for row in found["trials"]} == {1, 2, 3}
+    assert {row["value"] for row in result["trials"]} == {0.25, 0.75}
+    assert result["best"] == next(row for row in result["trials"] if row["value"] == 0.75)
+    assert {row["values"]["word"] for row in result["trials"]} == {"a", "b"}
+    assert {row["values"]["n"] for row in result["trials"]} == {1, 2, 3}
 
 
 def test_a_real_recipe_prefers_a_small_weight_and_trains_its_plain_start_once(tmp_path: Path) -> None:
     stages: list[tuple[str, int, int]] = []
-    found = tune(
+    result = tune(
         tasks.classes(),
         "vi:prior=normal,init_scale=0.5",
         Search({"kl_weight": "0.01,100"}, 4, seed=1, budget=Budget(epochs=6, batch_size=30, lr=2e-2), samples=8),
@@ -70,12 +70,12 @@ def test_a_real_recipe_prefers_a_small_weight_and_trains_its_plain_start_once(tm
         watch=lambda *event: stages.append(event),
     )
     values = {
-        weight: {row["value"] for row in found["trials"] if row["values"]["kl_weight"] == weight}
+        weight: {row["value"] for row in result["trials"] if row["values"]["kl_weight"] == weight}
         for weight in (0.01, 100)
     }
     assert {len(each) for each in values.values()} == {1}  # the same seed gives the same score
     assert max(values[0.01]) < min(values[100])
-    assert found["best"]["method"] == "vi:prior=normal,init_scale=0.5,kl_start=0.01,kl_end=0.01"
+    assert result["best"]["method"] == "vi:prior=normal,init_scale=0.5,kl_start=0.01,kl_end=0.01"
     assert [stage for stage, _, _ in stages if stage.endswith("plain")] == ["trial 0, plain"] * 3
     assert [event for event in stages if event[0] == "trials"] == [("trials", done, 4) for done in range(5)]
 
@@ -100,11 +100,11 @@ def test_a_seed_gives_one_search_stopped_or_not_and_nothing_is_unpickled(
 
 def test_what_cannot_be_trained_fails_once_and_the_others_go_on(tmp_path: Path) -> None:
     for _ in range(2):
-        found = tuned(tmp_path / "t.db", 5, "bowl:limit=0.5")
-        states = {row["values"]["x"] > 0.5: row["state"] for row in found["trials"]}
+        result = tuned(tmp_path / "t.db", 5, "bowl:limit=0.5")
+        states = {row["values"]["x"] > 0.5: row["state"] for row in result["trials"]}
         assert states == {True: "failed", False: "done"}
-        assert len(found["trials"]) == 5
-        errors = {row["error"] for row in found["trials"] if row["state"] == "failed"}
+        assert len(result["trials"]) == 5
+        errors = {row["error"] for row in result["trials"] if row["state"] == "failed"}
         assert all(error.startswith("RuntimeError: x is ") and "\n" not in error for error in errors)
     nothing = tuned(tmp_path / "u.db", 2, "bowl:limit=0")
     assert nothing["best"] is None
@@ -131,21 +131,21 @@ def test_two_processes_do_each_trial_once_and_one_is_killed(tmp_path: Path, requ
     until(2)
     tuned(storage, 6, method, options=ONLY_X)  # side by side; four are left for the other alone
     until(5)  # which does not end
-    found = tuned(storage, 10, method, options=ONLY_X)
-    assert sorted(row["state"] for row in found["trials"]) == ["done"] * 9 + ["running"]
+    result = tuned(storage, 10, method, options=ONLY_X)
+    assert sorted(row["state"] for row in result["trials"]) == ["done"] * 9 + ["running"]
     other.kill()
     other.wait()
     assert len(list(tmp_path.glob("*.worker"))) == 1
-    found = tuned(storage, 10, method, options=ONLY_X)
+    result = tuned(storage, 10, method, options=ONLY_X)
     assert not list(tmp_path.glob("*.worker"))
-    assert sorted(row["state"] for row in found["trials"]) == ["done"] * 10 + ["killed"]
+    assert sorted(row["state"] for row in result["trials"]) == ["done"] * 10 + ["killed"]
     trained = [line.split() for line in log.read_text().splitlines()]
     assert [pid for pid, _ in trained].count(str(other.pid)) == 5
-    assert sorted(x for _, x in trained) == sorted(str(row["values"]["x"]) for row in found["trials"])
+    assert sorted(x for _, x in trained) == sorted(str(row["values"]["x"]) for row in result["trials"])
     assert len({x for _, x in trained}) == 10
     whole = tuned(tmp_path / "whole.db", 10, options=ONLY_X)
-    assert what(found) == what(whole)
-    assert [slot for slot, _, _ in what(found)] == list(range(10))
+    assert what(result) == what(whole)
+    assert [slot for slot, _, _ in what(result)] == list(range(10))
 
 
 def test_what_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,9 +153,9 @@ def test_what_was_interrupted_is_done_again(tmp_path: Path, monkeypatch: pytest.
         patch.setattr(Bowl, "train", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             tuned(tmp_path / "t.db", 2)
-    found = tuned(tmp_path / "t.db", 2)
-    assert [(row["trial"], row["state"]) for row in found["trials"]] == [(0, "killed"), (0, "done"), (1, "done")]
-    assert found["trials"][0]["method"] == found["trials"][1]["method"]
+    result = tuned(tmp_path / "t.db", 2)
+    assert [(row["trial"], row["state"]) for row in result["trials"]] == [(0, "killed"), (0, "done"), (1, "done")]
+    assert result["trials"][0]["method"] == result["trials"][1]["method"]
 
 
 # ---------------------------------------------------------------- what is refused, before any training

@@ -55,9 +55,9 @@ def propagate(case: Case, mean: Tensor, blocks: Tensor, *weights: Tensor, **sett
     """Mean and (N, D, D); the weights' means first, then their deviations."""
     half = len(weights) // 2
     random = [random_weight(m, s) for m, s in zip(weights[:half], weights[half:], strict=True)]
-    found = case.run(CovarianceTensor.of(mean, blocks, Setting(**setting)), *random)
-    assert isinstance(found, CovarianceTensor)
-    return found.expected, full(found)
+    result = case.run(CovarianceTensor.of(mean, blocks, Setting(**setting)), *random)
+    assert isinstance(result, CovarianceTensor)
+    return result.expected, full(result)
 
 
 def module(made: nn.Module) -> nn.Module:

@@ -52,10 +52,10 @@ def test_a_linear_net_is_exact() -> None:
     ).double()
     bnn, x = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.5)), torch.randn(1, 2, 4, dtype=torch.float64)
     with torch.no_grad():
-        mean, found = covariance(bnn, x)
+        mean, result = covariance(bnn, x)
     assert torch.equal(mean, model(x))
     drawn = weight_samples(bnn, x, 100_000)
-    covariance_within_standard_errors(drawn, mean, found[0], errors=4.5)
+    covariance_within_standard_errors(drawn, mean, result[0], errors=4.5)
 
 
 def test_one_layer_to_the_last_digit() -> None:
@@ -64,7 +64,7 @@ def test_one_layer_to_the_last_digit() -> None:
         torch.randn(1, 2, 3, 3).double(),
     )
     noisy = covariance(bnn, x, input_variance=0.2)[1]
-    for row, found in zip(x, noisy, strict=True):
+    for row, result in zip(x, noisy, strict=True):
 
         def run(z: Tensor, w: Tensor, b: Tensor) -> Tensor:
             return torch.conv2d(z, w, b).flatten()
@@ -73,7 +73,7 @@ def test_one_layer_to_the_last_digit() -> None:
         slopes = [jacrev(run, place)(*inputs).flatten(1) for place in range(3)]
         truth = sum(v * s @ s.T for v, s in zip((0.2, 0.09, 0.09), slopes, strict=True))
         mixed = jacrev(jacrev(run, 0), 1)(*inputs).reshape(slopes[0].shape[0], -1)
-        torch.testing.assert_close(found, truth + 0.2 * 0.09 * mixed @ mixed.T)
+        torch.testing.assert_close(result, truth + 0.2 * 0.09 * mixed @ mixed.T)
 
 
 def test_it_is_nearer_to_20000_weight_samples_than_either_diagonal() -> None:
@@ -81,10 +81,10 @@ def test_it_is_nearer_to_20000_weight_samples_than_either_diagonal() -> None:
     drawn = weight_samples(bnn, x)
     truth = drawn.std(0)
     with torch.no_grad():
-        mean, found = covariance(bnn, x)
+        mean, result = covariance(bnn, x)
         ways = [lb.propagate.Moments(positions=kind) for kind in ("shared", "independent")]
         diagonals = [lb.moments(bnn, x, by=way)[1].sqrt() for way in ways]
-    deviation = found.diagonal(dim1=1, dim2=2).sqrt()
+    deviation = result.diagonal(dim1=1, dim2=2).sqrt()
     error = ((deviation - truth) / truth).abs().max()
     assert error < 0.02
     assert all(((other - truth) / truth).abs().max() > 3 * error for other in diagonals)
@@ -92,26 +92,26 @@ def test_it_is_nearer_to_20000_weight_samples_than_either_diagonal() -> None:
     centred = drawn - drawn.mean(0)
     true = torch.einsum("sni,snj->nij", centred, centred) / len(drawn)
     scale = truth.unsqueeze(-1) * truth.unsqueeze(-2)
-    assert ((found - true) / scale).abs().max() < 0.04  # the correlations, which no diagonal has
+    assert ((result - true) / scale).abs().max() < 0.04  # the correlations, which no diagonal has
     assert (true / scale)[:, 0, 1].abs().max() > 0.1
-    assert torch.linalg.eigvalsh(found).min() > 0
+    assert torch.linalg.eigvalsh(result).min() > 0
 
 
 def test_of_tied_positions_nothing_averages_out() -> None:
     """A constant image: all positions of a filter are one number, whatever is averaged."""
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    found = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3)), torch.ones(1, 1, 6, 6))[1]
+    result = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3)), torch.ones(1, 1, 6, 6))[1]
     alone = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(0.3)), torch.ones(1, 1, 3, 3))[1]
-    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(result, alone, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_an_unmodified_net_with_norms_pools_and_branches_passes(training: bool) -> None:
     bnn, x = lb.Bayesian(Branch().train(training), posterior=lb.posteriors.Normal(0.02)), torch.randn(2, 1, 8, 8)
-    mean, found = covariance(bnn, x)
-    assert type(mean) is type(found) is Tensor
-    assert found.shape == (2, 3, 3)
-    (mean.square().sum() + found.sum() + found.diagonal(dim1=1, dim2=2).sum()).backward()
+    mean, result = covariance(bnn, x)
+    assert type(mean) is type(result) is Tensor
+    assert result.shape == (2, 3, 3)
+    (mean.square().sum() + result.sum() + result.diagonal(dim1=1, dim2=2).sum()).backward()
     for name, parts in bnn.parts():
         assert torch.isfinite(parts.rho.grad).all(), name
     assert all(type(parameter) is nn.Parameter for parameter in bnn.model.parameters())
@@ -121,23 +121,23 @@ def test_an_unmodified_net_with_norms_pools_and_branches_passes(training: bool) 
 def test_as_the_weights_become_sure_it_becomes_the_plain_model(make) -> None:
     model, x = make().double().eval(), torch.randn(2, 1, 8, 8, dtype=torch.float64)
     with torch.no_grad():
-        mean, found = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(1e-9)), x)
+        mean, result = covariance(lb.Bayesian(model, posterior=lb.posteriors.Normal(1e-9)), x)
         torch.testing.assert_close(mean, model(x), rtol=1e-7, atol=1e-9)
-    assert 0 < found.diagonal(dim1=1, dim2=2).max() < 1e-9
+    assert 0 < result.diagonal(dim1=1, dim2=2).max() < 1e-9
 
 
 def test_a_part_of_the_weights_and_held_ones() -> None:
     model, x = mlp(6, 3), torch.randn(4, 6)
     bnn = lb.Bayesian(model, subspace=lb.layers("5"), posterior=lb.posteriors.Normal(0.1))
-    mean, found = covariance(bnn, x)
+    mean, result = covariance(bnn, x)
     hidden = model[:5](x)
     torch.testing.assert_close(mean, model(x))
-    torch.testing.assert_close(found, torch.diag_embed((0.01 * hidden.square().sum(1) + 0.01)[:, None].expand(4, 3)))
+    torch.testing.assert_close(result, torch.diag_embed((0.01 * hidden.square().sum(1) + 0.01)[:, None].expand(4, 3)))
     with bnn.at_mean():
-        mean, found = covariance(bnn, x)
+        mean, result = covariance(bnn, x)
         assert torch.equal(mean, model(x))
-        assert found.shape == (4, 3, 3)
-        assert not found.any()
+        assert result.shape == (4, 3, 3)
+        assert not result.any()
         assert covariance(bnn, x, input_variance=0.1)[1].any()
 
 
@@ -147,8 +147,8 @@ def test_several_outputs_and_bad_arguments() -> None:
             return super().forward(x), x * 2
 
     bnn, x = lb.Bayesian(Two(3, 2)), torch.ones(4, 3)
-    _, (found, nothing) = covariance(bnn, x)
-    assert found.shape == (4, 2, 2)
+    _, (result, nothing) = covariance(bnn, x)
+    assert result.shape == (4, 2, 2)
     assert nothing.shape == (4, 3, 3)
     assert not nothing.any()
     with pytest.raises(ShapeMismatch, match="broadcast"):
@@ -166,6 +166,6 @@ def test_in_inference_mode() -> None:
     with torch.no_grad():
         expected = covariance(bnn, x)
     with torch.inference_mode():
-        found = covariance(bnn, x)
-    for one, other in zip(found, expected, strict=True):
+        result = covariance(bnn, x)
+    for one, other in zip(result, expected, strict=True):
         assert torch.equal(one, other)

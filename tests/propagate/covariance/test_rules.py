@@ -45,16 +45,16 @@ def test_without_covariance_it_is_the_plain_operation_bit_for_bit(case: Case) ->
     for mean, blocks in (case.inputs(), case.full_inputs()):
         weights, deviations = case.parameters()
         sure = [torch.zeros_like(d) for d in deviations]
-        found, covariance = propagate(case, mean, torch.zeros_like(blocks), *weights, *sure)
+        result, covariance = propagate(case, mean, torch.zeros_like(blocks), *weights, *sure)
         plain = case.run(mean.clone(), *weights)
-        assert torch.equal(found, plain)
+        assert torch.equal(result, plain)
         assert covariance.shape == (2, plain[0].numel(), plain[0].numel())
         assert not covariance.any()
 
 
 def algebra(case: Case, mean: Tensor, blocks: Tensor, weights: list[Tensor], deviations: list[Tensor]) -> Tensor:
     """J_x Σ J_xᵀ + Σ_w σ_w² (J_w J_wᵀ + M_w Σ M_wᵀ) with M_w = ∂²y/∂w∂x, of an operation linear in x and in each w."""
-    found = []
+    result = []
     for row, sigma in zip(mean, dense(blocks), strict=True):
 
         def run(x: Tensor, *w: Tensor) -> Tensor:
@@ -68,16 +68,16 @@ def algebra(case: Case, mean: Tensor, blocks: Tensor, weights: list[Tensor], dev
             mixed = jacrev(jacrev(run), place + 1)(row, *weights).reshape(len(slope), row.numel(), -1)
             for each, spread in zip(mixed.unbind(-1), deviation.flatten(), strict=True):
                 total = total + spread**2 * each @ sigma @ each.T
-        found.append(total)
-    return torch.stack(found)
+        result.append(total)
+    return torch.stack(result)
 
 
 @pytest.mark.parametrize("case", [*LINEAR, *LAYERS], ids=str)
 def test_a_linear_rule_agrees_with_dense_algebra(case: Case) -> None:
     weights, deviations = case.parameters()
     for mean, blocks in (case.inputs(), case.full_inputs()):
-        found, covariance = propagate(case, mean, blocks, *weights, *deviations)
-        torch.testing.assert_close(found, case.run(mean, *weights), rtol=1e-12, atol=1e-12)
+        result, covariance = propagate(case, mean, blocks, *weights, *deviations)
+        torch.testing.assert_close(result, case.run(mean, *weights), rtol=1e-12, atol=1e-12)
         expected = algebra(case, mean, blocks, weights, deviations)
         torch.testing.assert_close(covariance, expected, rtol=1e-10, atol=1e-12)
 
@@ -86,24 +86,24 @@ def test_a_linear_rule_agrees_with_dense_algebra(case: Case) -> None:
 def test_a_layer_of_a_plain_input_agrees_with_dense_algebra(case: Case) -> None:
     mean, blocks = case.inputs()
     weights, deviations = case.parameters()
-    found = case.run(mean, *map(random_weight, weights, deviations))
-    assert isinstance(found, CovarianceTensor)
+    result = case.run(mean, *map(random_weight, weights, deviations))
+    assert isinstance(result, CovarianceTensor)
     expected = algebra(case, mean, torch.zeros_like(blocks), weights, deviations)
-    torch.testing.assert_close(full(found), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(full(result), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_convolution_agrees_with_draws_of_input_and_weights() -> None:
     case = next(case for case in LAYERS if case.name == "conv2d")
     mean, blocks = case.inputs(1)
     weights, deviations = case.parameters()
-    found, covariance = propagate(case, mean, blocks, *weights, *deviations)
+    result, covariance = propagate(case, mean, blocks, *weights, *deviations)
     n = 60_000
     root = torch.linalg.cholesky(dense(blocks)[0])
     x = mean + (torch.randn(n, 1, root.shape[0], dtype=mean.dtype) @ root.T).view(n, *mean.shape)
     w = [m + s * torch.randn(n, *m.shape, dtype=m.dtype) for m, s in zip(weights, deviations, strict=True)]
     drawn = vmap(case.run)(x, *w)
-    mean_within_standard_errors(drawn, found, errors=4.5)
-    covariance_within_standard_errors(drawn, found, covariance[0], errors=4.5)
+    mean_within_standard_errors(drawn, result, errors=4.5)
+    covariance_within_standard_errors(drawn, result, covariance[0], errors=4.5)
 
 
 def test_a_pair_of_rectified_numbers_agrees_with_an_integral() -> None:
@@ -112,7 +112,7 @@ def test_a_pair_of_rectified_numbers_agrees_with_an_integral() -> None:
     for rho in (-1.0, -0.999, -0.6, 0.0, 0.5, 0.95, 0.9999, 1.0):
         same = torch.full((1, 7, 7), rho, dtype=torch.float64)
         ones = torch.ones(1, 7, dtype=torch.float64)
-        found = Rectified.apply(same, places.view(1, 7), ones, ones)[0].fill_diagonal_(0)
+        result = Rectified.apply(same, places.view(1, 7), ones, ones)[0].fill_diagonal_(0)
         z = torch.linspace(0, 14, 4_001, dtype=torch.float64)
         density = torch.exp(-(z[:, None] - places).square() / 2) / math.sqrt(2 * math.pi)
         given = places[None, :, None] + rho * (z[None, None] - places[:, None, None])
@@ -121,29 +121,29 @@ def test_a_pair_of_rectified_numbers_agrees_with_an_integral() -> None:
         product = torch.trapezoid(z * density.T[:, None] * after, z)
         mean = torch.relu(places) + rectified(places, torch.ones_like(places))[0]
         truth = (product - mean[:, None] * mean).fill_diagonal_(0)  # which is exact anyway
-        assert (found - truth).abs().max() < 3e-5, rho
+        assert (result - truth).abs().max() < 3e-5, rho
 
 
 @pytest.mark.parametrize("case", KINKS, ids=str)
 def test_a_rule_with_a_kink_agrees_with_many_draws(case: Case) -> None:
     mean, blocks = case.full_inputs(1)
-    found, covariance = propagate(case, mean, blocks)
+    result, covariance = propagate(case, mean, blocks)
     drawn = draws_of(case, mean, blocks, DRAWS)
-    mean_within_standard_errors(drawn, found[0], errors=4.5)
-    covariance_within_standard_errors(drawn, found, covariance[0], errors=4.5)
+    mean_within_standard_errors(drawn, result[0], errors=4.5)
+    covariance_within_standard_errors(drawn, result, covariance[0], errors=4.5)
 
 
 @pytest.mark.parametrize("case", [*SMOOTH, *FIRST_ORDER], ids=str)
 def test_another_rule_agrees_up_to_its_stated_error(case: Case) -> None:
     mean, blocks = case.full_inputs(1)
-    found, covariance = propagate(case, mean, blocks)
+    result, covariance = propagate(case, mean, blocks)
     n = 200_000
     drawn = draws_of(case, mean, blocks, n).flatten(1)
     centred = drawn - drawn.mean(0)
     truth = centred.T @ centred / n
     error = ((centred.square().T @ centred.square() / n - truth.square()) / n).sqrt()
     spread = truth.diagonal().sqrt()
-    assert ((found.flatten() - drawn.mean(0)).abs() <= (case.off + 5 / math.sqrt(n)) * spread).all()
+    assert ((result.flatten() - drawn.mean(0)).abs() <= (case.off + 5 / math.sqrt(n)) * spread).all()
     assert ((covariance[0] - truth).abs() <= case.off * spread[:, None] * spread + 5 * error).all()
 
 
@@ -166,8 +166,8 @@ def test_the_series_is_nearer_to_the_truth_than_its_first_term(function) -> None
 @pytest.mark.parametrize("case", MAXIMA, ids=str)
 def test_the_largest_is_that_with_the_largest_mean(case: Case) -> None:
     for mean, blocks in (case.inputs(), case.full_inputs()):
-        found, covariance = propagate(case, mean, blocks)
-        for row, sigma, value, spread in zip(mean, dense(blocks), found, covariance, strict=True):
+        result, covariance = propagate(case, mean, blocks)
+        for row, sigma, value, spread in zip(mean, dense(blocks), result, covariance, strict=True):
             places = [int((row.flatten() == each).nonzero()) for each in value.flatten()]
             assert torch.equal(spread, sigma[places][:, places])
 
@@ -211,9 +211,9 @@ def test_permuting_the_batch_permutes_the_moments(case: Case) -> None:
     mean, blocks = case.inputs(3)
     weights, deviations = case.parameters()
     order = [2, 0, 1]
-    found = propagate(case, mean, blocks, *weights, *deviations)
+    result = propagate(case, mean, blocks, *weights, *deviations)
     moved = propagate(case, mean[order], blocks[order], *weights, *deviations)
-    for one, other in zip(found, moved, strict=True):
+    for one, other in zip(result, moved, strict=True):
         torch.testing.assert_close(one[order], other, rtol=1e-12, atol=1e-13)
 
 

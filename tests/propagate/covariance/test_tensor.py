@@ -160,15 +160,15 @@ class TestRoot:
     def test_of_singular_and_of_empty_covariances(self):
         v = torch.tensor([[2.0, -1.0, 0.0, 1e-3], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
         covariance = v.unsqueeze(-1) * v.unsqueeze(-2)
-        found = root(covariance)
-        assert torch.isfinite(found).all()
-        torch.testing.assert_close(found @ found.mT, covariance, rtol=2e-6, atol=1e-12)
+        result = root(covariance)
+        assert torch.isfinite(result).all()
+        torch.testing.assert_close(result @ result.mT, covariance, rtol=2e-6, atol=1e-12)
 
     def test_variances_stay_what_they_are(self):
         covariance = torch.ones(1, 40, 40) + 1e-4 * torch.randn(1, 40, 40)
         covariance = (covariance + covariance.mT) / 2
-        found = root(covariance)
-        torch.testing.assert_close((found @ found.mT).diagonal(dim1=1, dim2=2), covariance.diagonal(dim1=1, dim2=2))
+        result = root(covariance)
+        torch.testing.assert_close((result @ result.mT).diagonal(dim1=1, dim2=2), covariance.diagonal(dim1=1, dim2=2))
 
     def test_nan_is_refused(self):
         with pytest.raises(NonFinite, match="NaN"):

@@ -28,10 +28,10 @@ def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path, monkey
     process.kill()
     process.wait()
     first = json.loads(first_run.read_text())
-    found = json.loads(shell(*command, "--json", folder=tmp_path))
-    assert found["methods"][0]["runs"] == [{key: first[key] for key in ("seed", "metrics", "cost")}]
-    assert [row["name"] for row in found["methods"]] == ["deterministic", "partial"]
-    assert found["command"].startswith("leanbayes compare --methods deterministic partial")
+    result = json.loads(shell(*command, "--json", folder=tmp_path))
+    assert result["methods"][0]["runs"] == [{key: first[key] for key in ("seed", "metrics", "cost")}]
+    assert [row["name"] for row in result["methods"]] == ["deterministic", "partial"]
+    assert result["command"].startswith("leanbayes compare --methods deterministic partial")
     page = (tmp_path / "run" / "report.html").read_text()
     assert "partial" in page
     (tmp_path / "run" / "report.html").unlink()
@@ -47,8 +47,8 @@ def test_a_failed_method_is_said_and_the_others_are_there(tmp_path: Path, capsys
     code = main(
         ["compare", "--methods", "layers:globs=nothing", "deterministic", "--out", str(tmp_path), *QUICK, "--json"]
     )
-    found = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert code == 1
-    assert "matched none" in found["methods"][0]["error"]
-    assert len(found["methods"][1]["runs"]) == 1
+    assert "matched none" in result["methods"][0]["error"]
+    assert len(result["methods"][1]["runs"]) == 1
     assert (tmp_path / "report.html").is_file()

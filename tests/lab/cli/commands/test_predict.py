@@ -15,11 +15,11 @@ from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
 
 
 def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
-    said = shell(
+    message = shell(
         "train", "--data", "halves", "--recipe", "partial:rate=0.05", "--out", "run", *QUICK, "--epochs", "20",
         folder=halves,
     )  # fmt: skip
-    assert "Accuracy" in said
+    assert "Accuracy" in message
     scores = json.loads((halves / "run" / "scores.json").read_text())
     assert scores["metrics"]["accuracy"] > 0.8
     assert not (halves / "run" / "checkpoints").exists()
@@ -44,8 +44,8 @@ def test_images_with_masks_give_maps(
     assert json.loads((squares / "run" / "scores.json").read_text())["metrics"]["dice"] > 0.5
     capsys.readouterr()
     run("predict", "run/model.lb", "images", "--out", "said", "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert found == {"predictions": "said/predictions.csv", "inputs": 16}
+    result = json.loads(capsys.readouterr().out)
+    assert result == {"predictions": "said/predictions.csv", "inputs": 16}
     row = rows_of(squares / "said" / "predictions.csv")[3]
     assert row["name"] == "03.png"
     maps = {

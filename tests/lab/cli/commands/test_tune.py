@@ -25,24 +25,24 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_searches_goes_on_and_its_winner_can_be_trained(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search = ["--method", "partial", "--search", "kl_weight=1e-3..10:log", "rate=0.05,0.1", "--storage", "a/b/t.db"]
     assert main([*SMALL, *search, "--trials", "2", "--out", "run/deep"]) == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     record = json.loads((data / "run" / "deep" / "tune.json").read_text())
-    assert "kl_weight" in said
-    assert "NLL (validation)" in said
-    assert f"best: {record['best']['method']}" in said
-    assert f"{record['best']['value']:.4f}" in said
+    assert "kl_weight" in message
+    assert "NLL (validation)" in message
+    assert f"best: {record['best']['method']}" in message
+    assert f"{record['best']['value']:.4f}" in message
     assert main([*SMALL, *search, "--trials", "3", "--out", "run/deep", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found.pop("record") == "run/deep/tune.json"
-    assert found == json.loads((data / "run" / "deep" / "tune.json").read_text())
-    assert found["trials"][:2] == record["trials"]
-    assert [row["state"] for row in found["trials"]] == ["done"] * 3
-    for row in found["trials"]:
+    result = json.loads(capsys.readouterr().out)
+    assert result.pop("record") == "run/deep/tune.json"
+    assert result == json.loads((data / "run" / "deep" / "tune.json").read_text())
+    assert result["trials"][:2] == record["trials"]
+    assert [row["state"] for row in result["trials"]] == ["done"] * 3
+    for row in result["trials"]:
         recipe = parse(row["method"])
         assert recipe.kl_start == recipe.kl_end == row["values"]["kl_weight"]
         assert recipe.rate == row["values"]["rate"]
         assert row["metrics"]["nll"] == row["value"]
-    assert main(["train", "--data", "data.npz", "--recipe", found["best"]["method"], "--out", "best", *QUICK]) == 0
+    assert main(["train", "--data", "data.npz", "--recipe", result["best"]["method"], "--out", "best", *QUICK]) == 0
 
 
 def test_storage_is_in_the_folder_unless_it_is_said(data: Path) -> None:
@@ -82,8 +82,8 @@ def test_another_study_and_trials_that_all_fail(data: Path, capsys: pytest.Captu
     assert main(first) == 0
     assert "split_seed was 0 and is now 1" in complaint(capsys, *first, "--split-seed", "1")
     assert "search.kl_weight was '0.1..1.0'" in complaint(capsys, *first, "--search", "kl_weight=0.1..2")
-    said = complaint(capsys, *first, "--epochs", "1", "--study", "short")
-    assert "none of 1 trials could be trained; the first error is: InputError: a recipe of two stages" in said
+    message = complaint(capsys, *first, "--epochs", "1", "--study", "short")
+    assert "none of 1 trials could be trained; the first error is: InputError: a recipe of two stages" in message
     with sqlite3.connect(data / "run" / "tune.db") as database:
         database.execute("DROP TABLE trials")
     database.close()
