@@ -3,7 +3,7 @@
 import inspect
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -160,6 +160,7 @@ class Bayesian(nn.Module):
         self.kl_estimator: Estimator = kl or Exact()
         self.prior: PriorLike = TorchNormal(0.0, 1.0) if prior is None else prior
         selection = (subspace or everything()).select(model)
+        _refuse_compiled_code(model, selection)
         named = resolve_priors(self.prior, [dense_name(name) for name in selection])
         self._priors: dict[str, Prior] = {name: named[dense_name(name)] for name in selection}
         self.coordinates = nn.ModuleDict()
@@ -576,11 +577,6 @@ def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None
             f"the model is inside a {type(model).__name__}; convert the module inside and wrap the result: "
             f"{name}(Bayesian(model))"
         )
-    if any(isinstance(module, torch.jit.ScriptModule) for module in inner.modules()):
-        raise InputError(
-            "the model, or a part of it, is traced or scripted by torch.jit, which fixes its weights in compiled code; "
-            "convert the module that it was made of"
-        )
     kinds: tuple[tuple[str, Any, Any, str], ...] = (
         ("subspace", subspace, Subspace, "leanbayes.top_k(scores, rate=0.01) or leanbayes.everything()"),
         ("posterior", posterior, Family, "leanbayes.posteriors.Normal()"),
@@ -589,6 +585,17 @@ def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None
     for name, value, kind, example in kinds:
         if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
             raise InputError(f"{name} must be a value such as {example}, got {value!r}")
+
+
+def _refuse_compiled_code(model: nn.Module, selection: Iterable[str]) -> None:
+    """Raise if a random weight belongs to a part that torch.jit has compiled; other parts may well be compiled."""
+    scripted = [name for name, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    for name in selection:
+        if any(not part or name.startswith(f"{part}.") for part in scripted):
+            raise InputError(
+                f"{name!r} belongs to a part that is traced or scripted by torch.jit, which fixes its weights in "
+                "compiled code; convert the module that it was made of, or leave that part out of the subspace"
+            )
 
 
 def refuse_random_parts(model: nn.Module) -> None:

@@ -221,7 +221,7 @@ def test_what_cannot_be_measured_is_said_and_left_out() -> None:
     one_sided = evaluate(nn.Identity(), [(logits, 0 * logits)], likelihood=Bernoulli())
     assert "auc" not in one_sided.metrics
     assert "3 of 3 classes (0, 1, 2)" in "\n".join(one_sided.notes)
-    masks = evaluate(nn.Identity(), [(logits[:, :, None], y[:, None])], likelihood=Categorical())
+    masks = evaluate(nn.Identity(), [(logits[:, :, None], y[:, None])], likelihood=Categorical(class_axis=1))
     assert "iou/2" in "\n".join(masks.notes)
     assert masks.metrics["miou"] == 1
 

@@ -29,7 +29,7 @@ def test_compare_goes_on_after_a_kill_and_writes_the_page(tmp_path: Path, monkey
     process.wait()
     first = json.loads(first_run.read_text())
     result = json.loads(shell(*command, "--json", folder=tmp_path))
-    assert result["methods"][0]["runs"] == [{key: first[key] for key in ("seed", "metrics", "cost")}]
+    assert result["methods"][0]["runs"] == [{key: first[key] for key in ("seed", "metrics", "cost", "scales")}]
     assert [row["name"] for row in result["methods"]] == ["deterministic", "partial"]
     assert result["command"].startswith("leanbayes compare --methods deterministic partial")
     page = (tmp_path / "run" / "report.html").read_text()
