@@ -304,6 +304,12 @@ def test_layers_with_less_than_one_weight_have_one_at_the_cost_of_others() -> No
     assert counts([(3, 1), (2, 2), (4, 4)], 0.01, "erdos_renyi") == [1, 1, 1]
 
 
+def test_a_layer_of_one_weight_stores_no_more_than_it_has() -> None:
+    """A share of 0.87 was rounded up to 1, and then got one of the weights that rounding had left over: 2 of 1."""
+    shapes = [(12, 12, 9, 10, 3), (5, 5, 8, 7), (1, 1, 9, 11), (6, 12, 9, 10, 3), (1, 1), (1, 1, 1)]
+    assert counts(shapes, 0.001, "erdos_renyi") == [20, 11, 10, 17, 1, 1]
+
+
 def test_erdos_renyi_kernel_by_hand() -> None:
     """Densities in the ratio of (inputs + outputs + extents) / size, those above 1 cut (Evci et al. 2020)."""
     shapes = [(16, 3, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3), (10, 64)]

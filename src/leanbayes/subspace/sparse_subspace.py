@@ -151,7 +151,8 @@ def counts(shapes: list[tuple[int, ...]], density: float, layout: Layout) -> lis
             break
         full |= over
     numbers = [sizes[i] if i in full else max(1, int(shares[i])) for i in range(len(sizes))]
-    for i in sorted(free, key=lambda i: int(shares[i]) - shares[i])[: max(0, wanted - sum(numbers))]:
+    below = sorted((i for i in free if numbers[i] < shares[i]), key=lambda i: numbers[i] - shares[i])
+    for i in below[: max(0, wanted - sum(numbers))]:  # those furthest below their share; never one beyond its size
         numbers[i] += 1
     while sum(numbers) > max(wanted, len(numbers)):  # layers with a share below one got a whole weight
         numbers[numbers.index(max(numbers))] -= 1
