@@ -8,7 +8,7 @@ PEERS_INSTALLED = $(PEERS)/.installed
 
 # Scripts that measure a claim and write docs/results/*.json; peers.py is apart, for it needs the peers.
 BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py benchmarks/moments_cost.py \
-	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py
+	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py benchmarks/compile.py
 
 # Tests that take about a minute of one core together, and that break first if something basic does.
 FAST = tests/test_architecture.py tests/test_layout.py tests/test_citations.py tests/test_documentation.py \
@@ -16,13 +16,13 @@ FAST = tests/test_architecture.py tests/test_layout.py tests/test_citations.py t
 	tests/test_version_0_1.py tests/likelihood tests/metrics tests/priors \
 	tests/train/schedules tests/propagate/test_propagation.py
 
-.PHONY: help demo test test-fast check format test-slow test-crash bench bench-peers clean
+.PHONY: help demo docs test test-fast check format test-slow test-crash matrix bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
 
-demo: $(INSTALLED) ## compare six methods on the built-in digits, and write out/digits/report.html
-	@$(VENV)/bin/leanbayes compare --data digits --out out/digits
+demo: $(INSTALLED) ## compare six methods on generated blood cells, and write out/cells/report.html
+	@$(VENV)/bin/leanbayes compare --data cells --out out/cells
 
 test: check ## lint, format, types, then the tests
 	@OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 --dist worksteal
@@ -42,9 +42,15 @@ format: $(INSTALLED) ## rewrite the files as ruff wants them
 test-slow: $(INSTALLED) ## the long scientific runs
 	@$(VENV)/bin/pytest -m slow
 
-test-crash: $(INSTALLED) ## many kills and a failure at each write; the last line of each harness has counts and seed
-	@$(VENV)/bin/python -m tests.crash.fit_kills --kills 70 --seed 17
-	@$(VENV)/bin/python -m tests.crash.command_kills --kills 60 --seed 0
+test-crash: $(INSTALLED) ## 110 kills, and two failures at each write of fit and of the commands; the last line has the counts
+	@$(VENV)/bin/python -m tests.crash --kills 110 --seed 17
+
+matrix: $(INSTALLED) ## run the tests of other tools, and write docs/integrations/matrix.md
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.integrations.matrix
+
+docs: $(INSTALLED) ## build the documentation site into site/; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+	@echo "open site/index.html, or run: $(VENV)/bin/python -m http.server -d site"
 
 bench: $(INSTALLED) ## measure, and write docs/results
 	@for bench in $(BENCHES); do $(VENV)/bin/python $$bench || exit 1; done
@@ -53,7 +59,7 @@ bench-peers: $(PEERS_INSTALLED) ## the same work in LeanBayes and its peers, in 
 	@$(PEERS)/bin/python benchmarks/peers.py
 
 clean: ## remove what make built
-	@rm -rf $(VENV) $(PEERS) build dist out src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) build dist out site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # laplace-torch goes in without dependencies: it asks for torchvision, which it does not import.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -165,10 +166,33 @@ def test_the_remains_of_killed_processes_are_swept(tmp_path: Path) -> None:
     kept = [f".x.{machine}-{living}-0123abcd.part", f".x.00000000-{ended.pid}-0123abcd.part", ".x.part", "x.part"]
     for name in (*stale, *kept):
         (tmp_path / name).write_bytes(b"half")
+    for name in (f".z.{machine}-{ended.pid}-0123abcd.part", f".z.{machine}-{living}-0123abcd.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".tmpA1b2C3").write_bytes(b"half")  # safetensors makes such a file
+    kept.append(f".z.{machine}-{living}-0123abcd.part")
     write_text(tmp_path / "t", "the first write into a folder sweeps it")
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "t"}
     sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "t"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of newer Pythons: the child only kills itself
+def test_a_kill_inside_safetensors_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Safetensors writes a temporary file of its own beside the file, which a kill left for ever."""
+
+    def killed(tensors: object, path: Path, **_: object) -> None:
+        path.with_name(".tmpA1b2C3").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(_files, "save_file", killed)
+    child = os.fork()
+    if not child:
+        write_tensors(tmp_path / "x", TENSORS, HEADER)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def _header_of(**more: Any) -> dict[str, str]:

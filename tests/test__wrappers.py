@@ -169,6 +169,26 @@ def test_gradients_of_two_processes_are_those_of_one_on_the_whole_batch(processe
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("case", ["objective", "objective of moments", "sharded"])
+def test_objectives_of_two_processes_are_one_on_the_whole_batch(processes, case: str) -> None:
+    """What the likelihood learns is inside the objective, so its gradient is averaged as well."""
+    options = {"propagate": "moments"} if case == "objective of moments" else {}
+    expected = script.of_objective(script.objective(**options), *script.batch())
+    if options:  # draws of the outputs, which differ between a half and the whole
+        halves = [script.of_objective(script.objective(**options), *script.half(rank)) for rank in (0, 1)]
+        expected = [(first + second) / 2 for first, second in zip(*halves, strict=True)]
+    for result, _ in processes[1]:
+        assert len(result[case]) == len(expected) == 9
+        for got, want in zip(result[case], expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("case", ["sharded in parts", "sharded alone"])
+def test_pieces_of_weights_are_refused(processes, case: str) -> None:
+    for _, words in processes[1]:
+        assert "is sharded: this process holds a piece of it" in words[case]
+
+
 def mean_of_halves(seeds: list[int], **options) -> list[torch.Tensor]:
     parts = [script.gradients(script.network(), *script.half(rank), seeds[rank], **options) for rank in (0, 1)]
     return [(first + second) / 2 for first, second in zip(*parts, strict=True)]

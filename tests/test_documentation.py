@@ -19,7 +19,7 @@ PAGES = sorted(
 )
 DOTTED = re.compile(r"(?<![\w./@-])(?:lb|leanbayes)(?:\.[A-Za-z_]\w*)+(?![\w/*]|\.\w)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FILES = (".md", ".py", ".toml", ".yaml", ".json", ".html")
+FILES = (".md", ".py", ".toml", ".yaml", ".json", ".html", ".safetensors")
 
 
 @cache

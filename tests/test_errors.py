@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from leanbayes import errors
@@ -54,14 +54,6 @@ def test_a_missing_package_names_its_extra():
 
 X, Y = torch.linspace(-1, 1, 18).reshape(6, 3), torch.tensor([0, 1, 0, 1, 1, 0])
 IMAGES, MASK = torch.linspace(-1, 1, 32).reshape(2, 1, 4, 4), torch.tensor([0, 255]).repeat(16).reshape(2, 4, 4)
-
-
-class Dictionaries(Dataset):
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"image": X[index], "label": Y[index]}
 
 
 def plain() -> nn.Module:
@@ -179,11 +171,6 @@ HOSTILE: dict[str, tuple[Callable[[], object], str, str]] = {
     ),
     "moments of a plain model": (lambda: lb.moments(plain(), X), "Sequential", "leanbayes.Bayesian(model)"),
     "covariance of a plain model": (lambda: lb.covariance(plain(), X), "Sequential", "leanbayes.Bayesian(model)"),
-    "a loader of dictionaries in fit": (lambda: fit(DataLoader(Dictionaries(), 2)), "dict of 2", "collate_fn"),
-    "a loader of dictionaries in evaluate": (
-        lambda: lb.evaluate(bayesian(), DataLoader(Dictionaries(), 2), likelihood=lb.Categorical()),
-        "'image', 'label'", "collate_fn",
-    ),
     "a loader without targets": (lambda: fit(DataLoader(X, 2)), "shape (2, 3)", "return a pair"),
     "an empty loader": (
         lambda: fit(DataLoader(TensorDataset(X[:0], Y[:0]), 2)), "no training batches", "check the data set",
@@ -198,7 +185,6 @@ HOSTILE: dict[str, tuple[Callable[[], object], str, str]] = {
     "a seed as generator": (lambda: lb.predict(bayesian(), X, generator=3), "got 3", "manual_seed(seed)"),
     "a seed as generator in elbo": (lambda: loss(generator=3), "got 3", "manual_seed(seed)"),
     "a size as text": (lambda: loss(n_data="6"), "'6'", "at least 1"),
-    "an array as input": (lambda: lb.predict(bayesian(), X.numpy()), "ndarray", "torch.as_tensor"),
     "a name as output": (lambda: lb.predict(bayesian(), X, output="logits"), "'logits'", "a function"),
     "a callback that is none": (lambda: fit(callbacks=print), "print", "a list of functions"),
     "notes that JSON cannot hold": (

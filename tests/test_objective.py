@@ -346,3 +346,62 @@ def test_elbo_refuses_a_schedule_and_a_setting_that_is_given_twice(
         lb.elbo(classifier, *batch, lb.Categorical(), n_data=50, kl_weight=lb.Terms(lb.warm_up()))
     with pytest.raises(lb.errors.InputError, match="in the Terms alone"):
         lb.elbo(classifier, *batch, lb.Categorical(), n_data=50, kl_weight=lb.Terms(), temperature=0.5)
+
+
+class TestObjective:
+    """The loss as a module is the loss as a function."""
+
+    @pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "moments"])
+    def test_values_and_gradients_are_those_of_elbo(self, batch: tuple[Tensor, Tensor], propagate: str) -> None:
+        bnn = lb.Bayesian(nn.Linear(3, 2).double(), propagate=propagate)
+        x, y = batch[0][:, :3].double(), batch[1] % 2
+        likelihood = lb.Categorical()
+        terms = lb.Terms(0.3, samples=2, temperature=0.5)
+        module = lb.Objective(bnn, likelihood, n_data=50, kl_weight=terms)
+        got = module(x, y, generator=torch.Generator().manual_seed(3))
+        got.loss.backward()
+        gradients = [parameter.grad.clone() for parameter in module.parameters()]
+        module.zero_grad()
+        want = lb.elbo(*(bnn, x, y, likelihood), n_data=50, kl_weight=terms, generator=torch.Generator().manual_seed(3))
+        want.loss.backward()
+        assert all(torch.equal(mine, its) for mine, its in zip(got, want, strict=True))
+        for mine, parameter in zip(gradients, module.parameters(), strict=True):
+            assert torch.equal(mine, parameter.grad)
+
+    def test_a_step_may_have_its_own_weight(self, batch: tuple[Tensor, Tensor]) -> None:
+        bnn = lb.Bayesian(nn.Linear(batch[0].shape[1], 9).to(batch[0].dtype))
+        module = lb.Objective(bnn, lb.Categorical(), n_data=10, kl_weight=lb.Terms(lb.warm_up(), samples=2))
+        with pytest.raises(lb.errors.InputError, match="does not know how far training is"):
+            module(*batch)
+        loss, nll, kl = module(*batch, kl_weight=0.5)
+        assert torch.isclose(loss, nll + 0.05 * kl)
+        loss, nll, kl = module(*batch, kl_weight=lb.Terms(2.0))
+        assert torch.isclose(loss, nll + 0.2 * kl)
+        assert torch.equal(*lb.Objective(bnn, lb.Categorical(), n_data=10, with_kl=False)(*batch)[:2])
+
+    def test_the_likelihood_is_a_part_of_it(self) -> None:
+        likelihood = lb.Gaussian("learned")
+        module = lb.Objective(nn.Linear(2, 1), likelihood, n_data=4)
+        module(torch.zeros(4, 2), torch.ones(4, 1)).loss.backward()
+        assert all(parameter.grad is not None for parameter in likelihood.parameters())
+        assert {id(p) for p in likelihood.parameters()} <= {id(p) for p in module.parameters()}
+
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (lambda bnn: lb.Objective(nn.DataParallel(bnn), lb.Categorical(), n_data=1), "in a DataParallel.*wrap the"),
+            (lambda bnn: lb.Objective(bnn, lb.Categorical(), n_data=0), "n_data must be"),
+            (lambda bnn: lb.Objective(bnn, nn.NLLLoss(), n_data=1), "no leanbayes.Likelihood"),
+            (lambda bnn: lb.Objective(nn.Sequential(bnn), lb.Categorical(), n_data=1), "Bayesian"),
+            (lambda bnn: lb.Objective(3, lb.Categorical(), n_data=1), "must be a torch.nn.Module"),
+        ],
+    )
+    def test_bad_arguments_are_named(self, make, words: str) -> None:
+        with pytest.raises(lb.errors.InputError, match=words):
+            make(lb.Bayesian(nn.Linear(2, 2)))
+
+    def test_a_loss_that_is_not_finite_is_an_error_unless_asked_otherwise(self) -> None:
+        bnn, x, y = lb.Bayesian(nn.Linear(2, 2)), torch.full((1, 2), float("nan")), torch.zeros(1, dtype=torch.long)
+        with pytest.raises(lb.errors.NonFinite):
+            lb.Objective(bnn, lb.Categorical(), n_data=1)(x, y)
+        assert lb.Objective(bnn, lb.Categorical(), n_data=1, check=False)(x, y).loss.isnan()

@@ -1,5 +1,6 @@
 """What is saved comes back as it was; what is foreign, damaged or does not fit is refused, and nothing is changed."""
 
+import copy
 import errno
 import json
 import os
@@ -18,6 +19,7 @@ from torch import distributions as D
 from torch.nn.utils import parametrizations
 
 import leanbayes as lb
+from leanbayes.errors import InputError, WrongModel
 from leanbayes.subspace import scatters
 
 
@@ -524,7 +526,8 @@ def test_the_old_file_is_there_until_the_new_one_is(saved: Path, monkeypatch: py
 
     def watching(tensors: dict[str, Tensor], filename: Any, metadata: Any = None) -> None:
         save_file(tensors, filename, metadata=metadata)
-        seen.append((saved.read_bytes() == before, Path(filename).parent == saved.parent))
+        folder = Path(filename).parent  # one of its own, beside the target, so that it is on the same disk
+        seen.append((saved.read_bytes() == before, folder.parent == saved.parent and folder.name.endswith(".part")))
 
     monkeypatch.setattr("leanbayes._files.save_file", watching)
     bnn = lb.Bayesian(mlp())
@@ -684,3 +687,52 @@ def test_a_truncated_sparse_file(saved_sparse: Path) -> None:
     for length in (20, len(whole) // 2, len(whole) - 1):
         saved_sparse.write_bytes(whole[:length])
         refused(saved_sparse, lb.errors.TruncatedFile, "cut short", cnn())
+
+
+def test_what_is_random_is_saved_beside_weights_that_another_tool_saves(tmp_path: Path) -> None:
+    bnn = lb.Bayesian(nn.Linear(3, 2), subspace=lb.random_k(0.5), posterior=lb.posteriors.Radial(), propagate="local")
+    with torch.no_grad():
+        for _, parts in bnn.parts():
+            parts.rho.normal_()
+    lb.save(bnn, tmp_path / "random.lb", only="random", about={"adapter": "a"})
+    again = lb.load(tmp_path / "random.lb", copy.deepcopy(bnn.model))
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in bnn.state_dict().items())
+    assert (again.posterior, again.propagate) == (bnn.posterior, bnn.propagate)
+    assert lb.about(tmp_path / "random.lb") == {"adapter": "a"}
+    big = nn.Linear(300, 300).requires_grad_(False)
+    partial = lb.Bayesian(nn.Sequential(big, nn.Linear(300, 1)), subspace=lb.layers("1.*"))
+    lb.save(partial, tmp_path / "small.lb", only="random")
+    assert (tmp_path / "small.lb").stat().st_size < 5_000, "neither frozen weights nor means are in the file"
+
+
+def test_scales_of_other_weights_are_refused(tmp_path: Path) -> None:
+    bnn = lb.Bayesian(nn.Linear(3, 2), subspace=lb.layers("weight"))
+    lb.save(bnn, tmp_path / "random.lb", only="random")
+    model = copy.deepcopy(bnn.model)
+    with torch.no_grad():
+        model.bias[0] += 1e-6  # a weight that is not random, but was trained
+    before = model.bias.clone()
+    with pytest.raises(WrongModel, match=r"scales for other weights than the model has: 1 of 2 .*first \['bias'\]"):
+        lb.load(tmp_path / "random.lb", model)
+    assert torch.equal(model.bias, before)
+    with pytest.raises(WrongModel, match=r"2 of 2 .*torch.float64 here"):
+        lb.load(tmp_path / "random.lb", copy.deepcopy(bnn.model).double())
+    with pytest.raises(WrongModel, match=r"the model lacks 2 of its 2 weights"):
+        lb.load(tmp_path / "random.lb", nn.Sequential(nn.Linear(3, 2)))
+
+
+def test_only_takes_what_is_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown value of only 'means'"):
+        lb.save(lb.Bayesian(nn.Linear(1, 1)), tmp_path / "x.lb", only="means")
+    with pytest.raises(InputError, match="a Linear has no such part"):
+        lb.save(nn.Linear(1, 1), tmp_path / "x.lb", only="random")
+    with pytest.raises(InputError, match="this model is sparse"):
+        lb.save(lb.Bayesian(mlp(), subspace=lb.sparse(density=0.5)), tmp_path / "x.lb", only="random")
+
+
+@pytest.mark.parametrize("only", [None, "random"])
+def test_a_draw_is_not_saved_as_if_it_were_the_means(tmp_path: Path, only: Any) -> None:
+    bnn = lb.Bayesian(nn.Linear(1, 1))
+    with pytest.raises(InputError, match="the parameters hold a draw"), bnn.drawn():
+        lb.save(bnn, tmp_path / "x.lb", only=only)
+    assert not (tmp_path / "x.lb").exists()

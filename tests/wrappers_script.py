@@ -37,6 +37,46 @@ def gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor, seed: int, **o
     return [parameter.grad.clone() for parameter in model.parameters()]
 
 
+def objective(**options) -> lb.Objective:
+    """The loss as a module, with a likelihood that learns."""
+    return lb.Objective(network(), Learned(), n_data=8, **options)
+
+
+class Learned(lb.Categorical):
+    """A likelihood with a parameter, whose gradient must be averaged, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.full((1,), 0.1, dtype=torch.float64))
+
+    def nll(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return super().nll(output * self.log_scale.exp(), y)
+
+
+def of_objective(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    module.zero_grad()
+    module(x, y, generator=torch.Generator().manual_seed(5)).loss.backward()
+    return [whole(parameter.grad) for parameter in module.parameters()]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor.clone()
+
+
+def sharded(module: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(module, mesh=init_device_mesh("cpu", (2,)))
+    return module
+
+
+def sharded_in_parts() -> nn.Module:
+    module = objective()
+    sharded(module.model.model[0])
+    return sharded(module)
+
+
 def refused(function) -> str:
     try:
         function()
@@ -56,6 +96,12 @@ def main(rank: int, folder: Path) -> None:
         "compiled": gradients(torch.compile(ddp, backend="eager"), x, y, seed=5),
         "around compiled": gradients(DistributedDataParallel(torch.compile(network(), backend="eager")), x, y, seed=5),
     }
+    x_and_y = (x, y)
+    result |= {
+        "objective": of_objective(DistributedDataParallel(objective()), *x_and_y),
+        "objective of moments": of_objective(DistributedDataParallel(objective(propagate="moments")), *x_and_y),
+        "sharded": of_objective(sharded(objective()), *x_and_y),
+    }
     with ddp.no_sync():  # the user says that the gradients are not to be averaged
         result["not averaged"] = gradients(ddp.module, x, y, seed=5)
     learned = lb.Gaussian(noise="learned")
@@ -71,6 +117,8 @@ def main(rank: int, folder: Path) -> None:
         "learned": refused(lambda: lb.elbo(ddp, x, target, learned, n_data=8)),
         "learned inside": refused(lambda: lb.elbo(DistributedDataParallel(inside), x, target, learned, n_data=8)),
         "fit": refused(lambda: lb.fit(ddp, data, likelihood=lb.Categorical(), epochs=1)),
+        "sharded in parts": refused(lambda: of_objective(sharded_in_parts(), x, y)),
+        "sharded alone": refused(lambda: gradients(sharded(network()), x, y, seed=5)),
         "plain bare": refused(lambda: gradients(plain.module, x, y, seed=5)),
     }
     with torch.no_grad():

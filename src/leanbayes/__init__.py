@@ -29,7 +29,7 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import evaluate
 from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
-from leanbayes.objective import Terms, anneal, constant, elbo, warm_up
+from leanbayes.objective import Objective, Terms, anneal, constant, elbo, warm_up
 from leanbayes.prediction import Prediction, Predictor, predict
 from leanbayes.propagate.by_covariance import covariance
 from leanbayes.propagate.by_moments import moments
@@ -59,6 +59,7 @@ __all__ = [
     "Gaussian",
     "Likelihood",
     "MonteCarlo",
+    "Objective",
     "Optimization",
     "Prediction",
     "Predictor",

@@ -18,17 +18,22 @@ __all__ = [
     "batch_size",
     "call",
     "call_with",
+    "map_leaves",
     "map_pairs",
     "map_tensors",
     "prediction_tensor",
     "require_function",
     "require_generator",
+    "require_pair",
     "split_batch",
     "take",
 ]
 
 Inputs = Any
 """A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments."""
+
+Split = Callable[[Any], Any]
+"""A function of a batch that returns the pair (inputs, targets)."""
 
 
 def call(function: Callable[..., Any], inputs: Inputs) -> Any:
@@ -69,14 +74,42 @@ def prediction_tensor(output: Any) -> Any:
 
 
 def split_batch(batch: Any) -> tuple[Inputs, Any]:
-    """Return the inputs and the targets of a batch, which must be a pair."""
+    """Return the inputs and the targets of a batch.
+
+    A batch is a pair (inputs, targets) or a mapping of a known kind: that of MONAI, whose "image" has a "label", and
+    that of Hugging Face, whose "labels" are the targets and whose other entries are the arguments of the model.
+
+    >>> split_batch({"image": 1, "label": 2, "image_meta_dict": {}})
+    (1, 2)
+    >>> split_batch({"input_ids": 1, "attention_mask": 2, "labels": 3})
+    ({'input_ids': 1, 'attention_mask': 2}, 3)
+    """
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
-    advice = "let the data set return a pair"
+    example = "(batch[0], batch[1])"
     if isinstance(batch, Mapping):
-        advice = f"let collate_fn of the DataLoader pick inputs and targets from {list(batch)}"
+        medical, hugging_face = "image" in batch and "label" in batch, "labels" in batch and len(batch) > 1
+        if medical and not hugging_face:
+            return batch["image"], batch["label"]
+        if hugging_face and not medical:
+            return {name: value for name, value in batch.items() if name != "labels"}, batch["labels"]
+        names = [*batch, "...", "..."]
+        example = f"(batch[{names[0]!r}], batch[{names[1]!r}])"
+    got = f"a {type(batch).__name__} of {_length(batch)}"
+    if isinstance(batch, Mapping):
+        got += f" with the keys {list(batch)}"
     raise InputError(
-        f"a batch must be a pair (inputs, targets), got a {type(batch).__name__} of {_length(batch)}; {advice}"
+        f"a batch must be a pair (inputs, targets), got {got}; say what is what, where the function takes batch=: "
+        f"batch=lambda batch: {example}; or let the data set return a pair"
+    )
+
+
+def require_pair(parts: Any) -> tuple[Inputs, Any]:
+    """Return what a function that splits batches has returned, or raise an error if that is no pair."""
+    if isinstance(parts, tuple | list) and len(parts) == 2:
+        return parts[0], parts[1]
+    raise InputError(
+        f"the function batch= must return a pair (inputs, targets), got a {type(parts).__name__} of {_length(parts)}"
     )
 
 
@@ -88,7 +121,7 @@ def batch_size(inputs: Inputs) -> int:
         raise InputError(
             f"the inputs hold no tensor with a batch axis, got a {type(inputs).__name__}; give torch.as_tensor(inputs)"
         )
-    if len(set(lengths)) != 1:
+    if any(length != lengths[0] for length in lengths):
         raise InputError(f"the inputs must share their first axis, the batch; got the lengths {sorted(set(lengths))}")
     if lengths[0] == 0:
         raise InputError("the batch is empty; give at least one example")
@@ -118,23 +151,32 @@ def take(inputs: Inputs, rows: Tensor | slice) -> Inputs:
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     """Apply ``function`` to every tensor inside a value, and return a value of the same type.
 
-    The function looks into tuples, named tuples, lists, mappings and dataclasses, also nested ones, such as the outputs
-    of Hugging Face models. It leaves everything else as it is, and it changes no object that it gets.
-
     >>> map_tensors(lambda t: t + 1, {"a": [torch.zeros(1)], "b": None})
     {'a': [tensor([1.])], 'b': None}
+    """
+    return map_leaves(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply ``function`` to everything inside a value that holds nothing else, and return a value of the same type.
+
+    The function looks into tuples, named tuples, lists, mappings and dataclasses, also nested ones, such as the outputs
+    of Hugging Face models. It changes no object that it gets.
+
+    >>> map_leaves(str, (1, [2.5, None]))
+    ('1', ['2.5', 'None'])
     """
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return _with_items(value, {name: map_tensors(function, item) for name, item in value.items()})
+        return _with_items(value, {name: map_leaves(function, item) for name, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[map_tensors(function, item) for item in value])
+        return type(value)(*[map_leaves(function, item) for item in value])
     if isinstance(value, tuple | list):
-        return type(value)([map_tensors(function, item) for item in value])
+        return type(value)([map_leaves(function, item) for item in value])
     if is_dataclass(value) and not isinstance(value, type | nn.Module):
-        return _with_fields(value, {f.name: map_tensors(function, getattr(value, f.name)) for f in fields(value)})
-    return value
+        return _with_fields(value, {f.name: map_leaves(function, getattr(value, f.name)) for f in fields(value)})
+    return function(value)
 
 
 def map_pairs(function: Callable[[Tensor, Tensor], Any], first: Any, second: Any) -> Any:

@@ -2,9 +2,9 @@
 
 Tensors go into a safetensors file whose metadata hold one JSON text, the header, and the checksums of the header and of
 every tensor. A file is written beside its place, flushed to the disk and renamed; then the folder is flushed. So a
-power cut leaves the old file or the new one. A file that is being written is called
-``.<name>.<machine>-<process>-<token>.part``, so that the remains of a killed process can be told from the file of a
-process that still writes.
+power cut leaves the old file or the new one. A file that is being written lies in a folder of its own, which is called
+``.<name>.<machine>-<process>-<token>.part``. So the remains of a killed process differ from the file of a process that
+still writes, and they include the temporary files that the library safetensors makes beside the file it writes.
 """
 
 import errno
@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -100,8 +101,7 @@ def sweep(folder: Path) -> None:
             continue
         process, token = int(match[2]), match[3]
         if token not in _being_written if process == os.getpid() else not _lives(process):
-            with suppress(OSError):  # another process may sweep, too, and nothing depends on it
-                path.unlink()
+            _remove(path)
 
 
 def _write(path: Path, fill: Callable[[Path], object]) -> None:
@@ -111,9 +111,11 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
         _swept.add(path.parent.absolute())
         sweep(path.parent)
     token = secrets.token_hex(4)
-    temporary = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{token}.part")
+    own = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{token}.part")
+    temporary = own / "content"
     _being_written.add(token)
     try:
+        own.mkdir()
         temporary.touch()
         mode = temporary.stat().st_mode  # safetensors would let nobody but the owner read the file
         fill(temporary)
@@ -123,14 +125,25 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     except (OSError, SafetensorError) as error:
         raise FileError(f"cannot save to {path}: {error}; what was there before is untouched") from error
     finally:
-        with suppress(OSError):  # it has been renamed, or the next sweep removes it
-            temporary.unlink()
+        _remove(own)
         _being_written.discard(token)
     try:
         _flush(path.parent)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):  # file systems that flush no folders
             raise FileError(f"{path} is written, but the disk did not confirm its name: {error}") from error
+
+
+def _remove(remains: Path) -> None:
+    """Remove a folder in which a file was being written, or such a file of an older version, if that is possible.
+
+    Nothing depends on it: another process may sweep at the same time, and the next sweep tries again.
+    """
+    if remains.is_dir():
+        shutil.rmtree(remains, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            remains.unlink()
 
 
 def _flush(path: Path) -> None:

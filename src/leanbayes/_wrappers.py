@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from leanbayes.errors import InputError
 
-__all__ = ["Pass", "chain", "computed_inside", "gradients_averaged_by_hand", "refuse_bare", "unwrap"]
+__all__ = ["Pass", "chain", "computed_inside", "gradients_averaged_by_hand", "refuse_bare", "refuse_pieces", "unwrap"]
 
 _living: "WeakSet[DistributedDataParallel]" = WeakSet()
 _by_hand: ContextVar[bool] = ContextVar("gradients_averaged_by_hand", default=False)
@@ -131,6 +131,18 @@ def refuse_bare(model: nn.Module, learned: Iterator[Tensor]) -> None:
                 "the likelihood learns a parameter that DistributedDataParallel does not know, so its gradient would "
                 "not be averaged over the processes; make the likelihood a part of the model before you wrap it "
                 "(bnn.likelihood = likelihood), or train with leanbayes.fit"
+            )
+
+
+def refuse_pieces(model: nn.Module) -> None:
+    """Raise if this process holds only pieces of the weights at present, because a draw needs whole weights."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    for name, parameter in model.named_parameters():
+        if type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor":
+            raise InputError(
+                f"{name!r} is sharded: this process holds a piece of it, and a draw needs whole weights. Shard the "
+                "loss as one module, fully_shard(lb.Objective(bnn, likelihood, n_data=...)), and none of its parts"
             )
 
 

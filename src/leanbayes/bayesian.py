@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
 from leanbayes._passes import exclusive, inside_pass
+from leanbayes._tracing import eager, inside_law, opaque, settings_of
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
@@ -220,6 +221,14 @@ class Bayesian(nn.Module):
         """
         if args and isinstance(args[0], Pass):  # a loss that is computed inside a wrapper's forward
             return args[0](self, *args[1:])
+        if torch.compiler.is_dynamo_compiling() and not self._propagate.plain_draws:
+            _get_ready_to_compile(self._propagate, self.posterior)
+            if _holders.count or generator is not None:
+                return _eager_forward(self, args, kwargs, [], generator)
+            return _opaque_forward(self, args, kwargs, settings_of(self))
+        return self._forward(args, kwargs, generator)
+
+    def _forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], generator: torch.Generator | None) -> Any:
         if self._own_generator and generator is not None:
             kwargs, generator = {**kwargs, "generator": generator}, None
         return self.call(self._weights_or_none(), args, kwargs, generator=generator)
@@ -513,7 +522,7 @@ class Bayesian(nn.Module):
     def _with_priors(self, weights: Weights) -> Iterator[tuple[RandomWeight, Distribution]]:
         for name, parts in self.parts():
             weight = weights[name]
-            yield weight, self._priors[name].distribution(weight, parts.memory)
+            yield weight, inside_law(self._priors[name].distribution(weight, parts.memory))
 
     def _check_kl(self) -> None:
         """Raise now, and not after the first epoch, if the divergence is unknown or infinite."""
@@ -553,6 +562,39 @@ class Bayesian(nn.Module):
         held = self._held
         if held is not None and held.written:
             raise InputError(f"inside drawn() the parameters hold a draw: {what}; do that outside of drawn()")
+
+
+def weights_are_held() -> bool:
+    """Return whether the weights of any model are held, in any thread; compiled code can ask for this."""
+    return _holders.count > 0
+
+
+def _plain_forward(
+    bnn: Bayesian,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    settings: list[Any],  # noqa: ARG001 - for the guards of dynamo
+    generator: torch.Generator | None = None,
+) -> Any:
+    return bnn._forward(args, kwargs, generator)
+
+
+_opaque_forward = _eager_forward = _plain_forward
+
+
+def _get_ready_to_compile(*settings: Any) -> bool:  # noqa: ARG001
+    """Make a pass one opaque call for dynamo, which runs this function while it traces and takes it for a constant.
+
+    Args:
+        settings: objects whose identity dynamo notes, so that it compiles anew if others take their place.
+    """
+    global _opaque_forward, _eager_forward
+    if _opaque_forward is _plain_forward:
+        _opaque_forward, _eager_forward = opaque(_plain_forward), eager(_plain_forward)
+    return True
+
+
+_get_ready_to_compile._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def refuse_plain_call(module: nn.Module, args: Any) -> None:  # noqa: ARG001

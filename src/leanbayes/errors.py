@@ -25,6 +25,7 @@ __all__ = [
     "NewerFile",
     "NoClosedForm",
     "NonFinite",
+    "NotExportable",
     "OtherTraining",
     "PerformanceWarning",
     "ScalesDidNotMove",
@@ -105,6 +106,10 @@ class MissingRule(LeanBayesError, NotImplementedError):
 
 class NoClosedForm(LeanBayesError, NotImplementedError):
     """Raised when no exact KL divergence is known for a pair of distributions; use `lb.MonteCarlo` instead."""
+
+
+class NotExportable(LeanBayesError, NotImplementedError):
+    """Raised when a model cannot become a graph of ONNX or torch.export; the message names the operation."""
 
 
 class FileError(LeanBayesError, OSError):

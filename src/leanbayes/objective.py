@@ -2,20 +2,33 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, batch_size, call, prediction_tensor, require_function, require_generator
-from leanbayes._wrappers import computed_inside, refuse_bare, unwrap
-from leanbayes.bayesian import Bayesian, refuse_random_parts
+from leanbayes._tracing import eager, opaque, settings_of
+from leanbayes._wrappers import computed_inside, refuse_bare, refuse_pieces, unwrap
+from leanbayes.bayesian import Bayesian, refuse_random_parts, weights_are_held
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
-from leanbayes.propagate import PropagationLike, as_propagation
+from leanbayes.propagate import Propagation, PropagationLike, as_propagation
 
-__all__ = ["Anneal", "Constant", "Elbo", "Schedule", "Terms", "WarmUp", "anneal", "constant", "elbo", "warm_up"]
+__all__ = [
+    "Anneal",
+    "Constant",
+    "Elbo",
+    "Objective",
+    "Schedule",
+    "Terms",
+    "WarmUp",
+    "anneal",
+    "constant",
+    "elbo",
+    "warm_up",
+]
 
 
 Schedule = Callable[[float], float]
@@ -109,11 +122,11 @@ class Terms:
         return replace(self, kl_weight=weight(progress)) if callable(weight) else self
 
 
-@dataclass(frozen=True)
-class Elbo:
+class Elbo(NamedTuple):
     """The loss that training minimises, and its parts in nats.
 
-    ``nll`` is the mean negative log-likelihood of one example, and ``kl`` is the divergence of the whole model.
+    ``nll`` is the mean negative log-likelihood of one example, and ``kl`` is the divergence of the whole model. It is a
+    named tuple, because wrappers such as DistributedDataParallel look for tensors inside tuples.
     """
 
     loss: Tensor
@@ -175,50 +188,207 @@ def elbo(
     >>> bool(torch.isclose(parts.loss, parts.nll + parts.kl / 100))
     True
     """
-    if not isinstance(n_data, int | float) or not n_data >= 1:
-        raise InputError(f"n_data must be a number of at least 1, got {n_data!r}")
-    require_likelihood(likelihood)
+    _check_settings(n_data, likelihood, output)
     require_generator(generator)
-    require_function("output", output)
     terms = Terms.of(
         kl_weight, samples=samples, last_layer_samples=last_layer_samples, temperature=temperature, kl_per=kl_per
     )
-    weight = terms.kl_weight
-    if not isinstance(weight, float):
-        raise InputError(
-            f"elbo does not know how far training is, so it cannot follow the KL weight {weight!r}; give it the terms "
-            "of one moment, such as terms.at(0.5)"
-        )
+    weight = _weight_now(terms)
     core = unwrap(bnn)
     refuse_random_parts(core)
-    refuse_bare(bnn, likelihood.parameters())
+    if not torch.compiler.is_compiling():
+        refuse_bare(bnn, likelihood.parameters())
+        refuse_pieces(core)
     by = None if propagate is None else as_propagation(propagate)
-    size = batch_size(x)
     if not isinstance(core, Bayesian):
-        nll = likelihood.nll(output(call(bnn, x)), y) / size
+        nll = likelihood.nll(output(call(bnn, x)), y) / batch_size(x)
         plain = Elbo(nll, nll, torch.zeros_like(nll))
-        return _finite(plain, likelihood, y) if check else plain
+        return _finite(plain, likelihood, y) if check and not torch.compiler.is_compiling() else plain
 
     def parts(core: Bayesian, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weights = core.weights()
-        total = (by or core.propagate).expected_nll(
-            *(core, weights, x, y, likelihood),
-            samples=terms.samples,
-            last_layer_samples=terms.last_layer_samples,
-            generator=generator,
-            output=output,
-        )
-        nll = total / size
+        nll, cost, kl = _two_terms(core, x, y, likelihood, terms, by, generator, output, with_kl=with_kl)
         if not with_kl:
-            return nll, nll, torch.zeros_like(nll)
-        kl = core.kl(weights, generator=generator).to(nll.device)
-        heat = terms.temperature - 1
-        cost = kl if heat == 0 else kl - heat * core.entropy(weights).to(nll.device)
-        divisor = n_data if terms.kl_per == "data" else core.summary().random
-        return nll + weight * cost / divisor, nll, kl
+            return nll, nll, kl
+        return nll + weight * cost / (n_data if terms.kl_per == "data" else core.summary().random), nll, kl
 
     whole = Elbo(*computed_inside(bnn, parts, x, y))
-    return _finite(whole, likelihood, y) if check else whole
+    return _finite(whole, likelihood, y) if check and not torch.compiler.is_compiling() else whole
+
+
+def _two_terms(
+    core: Bayesian,
+    x: Inputs,
+    y: Tensor,
+    likelihood: Likelihood,
+    terms: Terms,
+    by: Propagation | None,
+    generator: torch.Generator | None,
+    output: Callable[[Any], Any],
+    *,
+    with_kl: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean NLL, the tempered KL before it is weighed, and the KL itself; zeros for these without the KL."""
+    weights = core.weights()
+    total = (by or core.propagate).expected_nll(
+        *(core, weights, x, y, likelihood),
+        samples=terms.samples,
+        last_layer_samples=terms.last_layer_samples,
+        generator=generator,
+        output=output,
+    )
+    nll = total / batch_size(x)
+    if not with_kl:
+        return nll, torch.zeros_like(nll), torch.zeros_like(nll)
+    kl = core.kl(weights, generator=generator).to(nll.device)
+    heat = terms.temperature - 1
+    return nll, kl if heat == 0 else kl - heat * core.entropy(weights).to(nll.device), kl
+
+
+class Objective(nn.Module):
+    """The evidence lower bound as a module: ``objective(x, y)`` returns what `elbo` returns.
+
+    Wrap this module, and not the network alone, in DistributedDataParallel, ``fully_shard`` or ``torch.compile``. Their
+    work happens around the forward pass of what they wrap, and the loss, with the KL and with what the likelihood
+    learns, is computed inside this one.
+
+    Args:
+        bnn: a `Bayesian`, or a plain module, which has a KL of 0. It is not in a wrapper itself.
+        likelihood: scores the targets. What it learns becomes a part of the module.
+        n_data: the number of examples in the whole training set.
+        kl_weight: the weight of the KL, or a `Terms` with all settings of the two terms.
+        with_kl: whether the loss contains the KL; optimizers that own the scales need the likelihood alone.
+        propagate: a propagation to use instead of ``bnn.propagate``.
+        output: picks the tensor that is scored from what the model returns.
+        check: whether to raise `leanbayes.errors.NonFinite` if the loss is NaN or infinite, which waits for a GPU.
+            Compiled code never does.
+
+    >>> bnn = Bayesian(nn.Linear(2, 3))
+    >>> from leanbayes.likelihood import Categorical
+    >>> objective = Objective(bnn, Categorical(), n_data=100)
+    >>> optimizer = torch.optim.Adam(objective.parameters())
+    >>> objective(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)).loss.backward()
+    """
+
+    def __init__(
+        self,
+        bnn: nn.Module,
+        likelihood: Likelihood,
+        *,
+        n_data: int,
+        kl_weight: float | Terms = 1.0,
+        with_kl: bool = True,
+        propagate: PropagationLike | None = None,
+        output: Callable[[Any], Any] = prediction_tensor,
+        check: bool = True,
+    ) -> None:
+        super().__init__()
+        _check_settings(n_data, likelihood, output)
+        core = unwrap(bnn)
+        if core is not bnn:
+            raise InputError(
+                f"the model is in a {type(bnn).__name__}, which the loss would go around; give the module inside, and "
+                "wrap the objective: DistributedDataParallel(Objective(bnn, ...)) or torch.compile(Objective(bnn, ...))"
+            )
+        refuse_random_parts(bnn)
+        self.terms = Terms.of(kl_weight)
+        self.model, self.likelihood = bnn, likelihood
+        self.n_data, self.with_kl, self.output, self.check = n_data, with_kl, output, check
+        self.propagate = None if propagate is None else as_propagation(propagate)
+
+    def forward(
+        self,
+        x: Inputs,
+        y: Tensor,
+        *,
+        kl_weight: float | Terms | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Elbo:
+        """Return the loss of a batch and its parts.
+
+        Args:
+            x: a batch of inputs.
+            y: their targets.
+            kl_weight: the weight of the KL in this step, or all terms of this step; by default those of the module.
+            generator: the source of all random numbers. Compiled code uses torch's own generator, which
+                ``torch.manual_seed`` sets.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            if isinstance(kl_weight, Terms):
+                raise InputError("compiled code takes a number as kl_weight; give the Terms to the Objective")
+            by = self.propagate
+            if isinstance(self.model, Bayesian):
+                by = by or self.model.propagate
+                _get_ready_to_compile(by, self.model.posterior, self.model.kl_estimator, self.terms)
+            else:
+                _get_ready_to_compile(self.terms)
+            if weights_are_held() or generator is not None:
+                whole: Elbo = _eager_loss(self, x, y, kl_weight, generator)
+                return whole
+            nll, cost, kl = _opaque_terms(self, x, y, settings_of(self))
+            if not (self.with_kl and isinstance(self.model, Bayesian)):
+                return Elbo(nll, nll, kl)
+            weight = _weight_now(self.terms) if kl_weight is None else kl_weight
+            # The weight stays outside of the opaque call, so that another weight in each step compiles nothing anew.
+            return Elbo(nll + weight * cost / (self.n_data if self.terms.kl_per == "data" else 1), nll, kl)
+        return _plain_loss(self, x, y, kl_weight, generator)
+
+
+def _plain_loss(
+    objective: Objective, x: Inputs, y: Tensor, kl_weight: float | Terms | None, generator: torch.Generator | None
+) -> Elbo:
+    """Return the loss, computed by `elbo`."""
+    terms = objective.terms
+    if kl_weight is not None:
+        terms = kl_weight if isinstance(kl_weight, Terms) else replace(terms, kl_weight=kl_weight)
+    return elbo(
+        objective.model,
+        x,
+        y,
+        objective.likelihood,
+        n_data=objective.n_data,
+        kl_weight=terms,
+        with_kl=objective.with_kl,
+        propagate=objective.propagate,
+        generator=generator,
+        output=objective.output,
+        check=objective.check,
+    )
+
+
+def _plain_terms(
+    objective: Objective,
+    x: Inputs,
+    y: Tensor,
+    settings: list[Any],  # noqa: ARG001 - for the guards of dynamo
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `_two_terms` does. A KL per parameter is divided here already."""
+    core, terms = objective.model, objective.terms
+    if not isinstance(core, Bayesian):
+        nll = objective.likelihood.nll(objective.output(call(core, x)), y) / batch_size(x)
+        return nll, torch.zeros_like(nll), torch.zeros_like(nll)
+    nll, cost, kl = _two_terms(
+        *(core, x, y, objective.likelihood, terms, objective.propagate, None, objective.output),
+        with_kl=objective.with_kl,
+    )
+    return nll, cost if terms.kl_per == "data" else cost / core.summary().random, kl
+
+
+_opaque_terms, _eager_loss = _plain_terms, _plain_loss
+
+
+def _get_ready_to_compile(*settings: Any) -> bool:  # noqa: ARG001
+    """Make the two terms one opaque call for dynamo, which runs this function while it traces (`_tracing`).
+
+    Args:
+        settings: objects whose identity dynamo notes, so that it compiles anew if others take their place.
+    """
+    global _opaque_terms, _eager_loss
+    if _opaque_terms is _plain_terms:
+        _opaque_terms, _eager_loss = opaque(_plain_terms), eager(_plain_loss)
+    return True
+
+
+_get_ready_to_compile._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -292,6 +462,23 @@ def _weight(name: str, value: float) -> float:
     if not 0 <= value < float("inf"):
         raise InputError(f"{name} must be finite and at least 0, got {value}")
     return value
+
+
+def _check_settings(n_data: int, likelihood: Likelihood, output: Any) -> None:
+    if not isinstance(n_data, int | float) or not n_data >= 1:
+        raise InputError(f"n_data must be a number of at least 1, got {n_data!r}")
+    require_likelihood(likelihood)
+    require_function("output", output)
+
+
+def _weight_now(terms: Terms) -> float:
+    weight = terms.kl_weight
+    if isinstance(weight, float):
+        return weight
+    raise InputError(
+        f"elbo does not know how far training is, so it cannot follow the KL weight {weight!r}; give it the terms of "
+        "one moment, such as terms.at(0.5)"
+    )
 
 
 def _finite(parts: Elbo, likelihood: Likelihood, y: Any) -> Elbo:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,11 @@ from leanbayes._descriptions import (
     restore_prior,
     restore_propagations,
 )
-from leanbayes._files import read_header, read_tensors, write_tensors
+from leanbayes._files import read_header, read_tensors, tensor_checksum, write_tensors
 from leanbayes._wrappers import unwrap
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian, refuse_random_parts
-from leanbayes.errors import ForeignFile, InputError, LeanBayesError, WrongModel
+from leanbayes.errors import ForeignFile, InputError, LeanBayesError, UnknownName, WrongModel
 from leanbayes.kl import Estimator
 from leanbayes.posteriors import Family
 from leanbayes.prediction import Predictor
@@ -44,25 +44,38 @@ __all__ = ["FORMAT", "about", "load", "save"]
 FORMAT = 1
 
 
-def save(model: nn.Module, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    about: Mapping[str, Any] | None = None,
+    only: Literal["random"] | None = None,
+) -> None:
     """Write a model to a file: its weights and buffers, and how it was put together.
 
     The file appears whole or not at all, because `save` writes it beside ``path`` and then renames it.
+
+    With ``only="random"`` the file holds what randomness adds to a model: scales, positions, and how they are put
+    together. Another tool saves the weights, for example PEFT an adapter. The file also holds checksums of the weights
+    that are random or trained, so that `load` refuses scales that belong to other weights.
 
     Args:
         model: a `Bayesian`, a `Predictor` such as an ensemble, or a plain module. Of a wrapper, such as
             DistributedDataParallel or `AveragedModel`, the file holds the module inside.
         path: the path of the file.
         about: notes that JSON can hold. The function `about` reads them back.
+        only: "random" for a `Bayesian` whose weights are saved elsewhere; None for the whole.
     """
+    if only not in (None, "random"):
+        raise UnknownName.of("value of only", only, ["random"])
     try:
         json.dumps(about)
         notes = dict(about or {})
     except (TypeError, ValueError) as error:
         raise InputError(f"about must be a mapping of what JSON can hold, got {about!r} ({error})") from error
     tensors: dict[str, Tensor] = {}
-    header = {"kind": "model", "format": FORMAT, "root": _take_apart(model, "", tensors), "about": notes}
-    write_tensors(Path(path), tensors, header)
+    root = _take_apart(model, "", tensors) if only is None else _random_part(model, tensors)
+    write_tensors(Path(path), tensors, {"kind": "model", "format": FORMAT, "root": root, "about": notes})
 
 
 def about(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -83,7 +96,8 @@ def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | N
     Args:
         path: the path of the file.
         model: a plain model of the same architecture. It gets the saved weights, on the devices where it lies. If the
-            file does not fit it, the model stays as it was. An ensemble uses ``model`` and copies of it.
+            file does not fit it, the model stays as it was. An ensemble uses ``model`` and copies of it. For a file
+            that holds what is random alone, the model must have the weights that it had when the file was saved.
         prior: the prior. It is needed only if the saved prior was a distribution that a file cannot hold.
 
     Returns:
@@ -123,21 +137,47 @@ def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
     refuse_random_parts(module)
     if not isinstance(module, Bayesian):
         return {"type": "module", "ties": _keep_state(module, prefix, tensors), "sparse": _sparse_shapes(module)}
+    return _take_random(module, prefix, tensors) | {
+        "type": "Bayesian",
+        "ties": _keep_state(module.model, prefix, tensors),
+        "sparse": _sparse_shapes(module.model),
+    }
+
+
+def _random_part(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Describe what randomness adds to a model, and the weights that it belongs to by their checksums."""
+    module = unwrap(model)
+    if not isinstance(module, Bayesian):
+        raise InputError(
+            f'only="random" saves what randomness adds to a Bayesian, and a {type(module).__name__} has no such part; '
+            "leave only out"
+        )
+    if _sparse_shapes(module.model):
+        raise InputError('only="random" cannot hold which weights are stored at all, and this model is sparse')
+    random = {name for name, _ in module.parts()}
+    means = {
+        name: tensor_checksum(parameter)
+        for name, parameter in module.model.named_parameters()
+        if parameter.requires_grad or name in random
+    }
+    return _take_random(module, "", tensors) | {"type": "random", "means": means}
+
+
+def _take_random(module: Bayesian, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Describe what randomness adds to a model, and put its tensors into ``tensors``."""
+    module.weights()  # raises inside drawn(), where the parameters hold a draw and not the means
     for name, random in module.parts():
         for kind in ("rho", "index", "memory"):
             part = getattr(random, kind)
             if part is not None:
                 tensors[f"{prefix}{kind}.{name}"] = part.detach().contiguous()
     return {
-        "type": "Bayesian",
         "posterior": describe(module.posterior),
         "prior": describe_prior(module.prior),
         "propagate": describe_propagation(module.propagate),
         "predict_by": describe_prediction(module),
         "kl": describe(module.kl_estimator),
         "random": {name: parts.index is None for name, parts in module.parts()},
-        "ties": _keep_state(module.model, prefix, tensors),
-        "sparse": _sparse_shapes(module.model),
     }
 
 
@@ -156,7 +196,7 @@ class _Restoring:
 
     def node(self, data: dict[str, Any], prefix: str) -> nn.Module:
         """Build one module and the modules in it."""
-        if data["type"] == "Bayesian":
+        if data["type"] in ("Bayesian", "random"):
             return self._bayesian(data, prefix)
         if data["type"] == "module":
             return self._module(data, prefix)
@@ -179,6 +219,25 @@ class _Restoring:
         saved = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(f"{prefix}model.")}
         _check_model(self.source, ties, saved, module)
         module.load_state_dict({name: saved["model." + ties.get(name, name)] for name in module.state_dict()})
+        return module
+
+    def _known(self, means: dict[str, str]) -> nn.Module:
+        """Return the model, whose weights must be those that the random part was saved beside."""
+        module = self.instances.pop(0)
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        missing = sorted(means.keys() - parameters.keys())
+        if missing:
+            raise WrongModel(
+                f"{self.source} holds the random part of another architecture: the model lacks {len(missing)} of its "
+                f"{len(means)} weights (first {missing[:3]}); build the model as it was when it was saved"
+            )
+        other = [name for name, checksum in means.items() if tensor_checksum(parameters[name]) != checksum]
+        if other:
+            raise WrongModel(
+                f"{self.source} holds scales for other weights than the model has: {len(other)} of {len(means)} "
+                f"tensors differ (first {other[:3]}, which is {parameters[other[0]].dtype} here); load the weights "
+                "that were saved together with this file, in the dtype that they had, before you load this file"
+            )
         return module
 
     def _make_sparse(self, module: nn.Module, shapes: dict[str, list[int]], prefix: str) -> None:
@@ -211,7 +270,7 @@ class _Restoring:
         estimator: Estimator = restore(data["kl"])
         family: Family = restore(data["posterior"])
         propagate, predict_by = restore_propagations(data)
-        model = self._module(data, prefix)
+        model = self._module(data, prefix) if data["type"] == "Bayesian" else self._known(data["means"])
         selection = {
             name: None if whole else self.tensors[f"{prefix}index.{name}"] for name, whole in data["random"].items()
         }

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from leanbayes._ops import low_rank
 from leanbayes._ops.low_rank import bounded, map_covariance, quotient, root
 
 
@@ -46,3 +47,19 @@ def test_loadings_explain_at_most_the_whole_variance():
     loadings = torch.tensor([[0.6], [0.8]])
     torch.testing.assert_close(bounded(loadings, torch.tensor([2.0])).square().sum(0), torch.ones(1))
     torch.testing.assert_close(bounded(loadings, torch.tensor([0.5])), loadings / 2)
+
+
+def test_runs_are_loadings_that_are_equal_within_a_run():
+    generator = torch.Generator().manual_seed(3)
+    runs = low_rank.Runs(0.3 * torch.randn(3, 5, 4, generator=generator, dtype=torch.float64), 6)
+    weight = torch.randn(7, 24, generator=generator, dtype=torch.float64)
+    even = torch.rand(5, 4, 1, generator=generator, dtype=torch.float64).expand(5, 4, 6).reshape(5, 24)
+    uneven = torch.rand(5, 24, generator=generator, dtype=torch.float64)
+    for variance in (even, uneven):
+        diagonal, factors = low_rank.map_runs(weight, variance, runs, rank=3)
+        truth, exact = low_rank.map_covariance(weight, variance, variance, runs.spelled_out(), rank=3)
+        torch.testing.assert_close(diagonal, truth, rtol=1e-10, atol=1e-12)
+        if variance is even:  # the mean over a run is then every variance of the run
+            torch.testing.assert_close(factors, exact, rtol=1e-8, atol=1e-10)
+    covariance, cut = (torch.einsum("knf,kng->nfg", part, part) for part in (exact, factors))
+    assert (covariance - cut).norm() < 0.25 * covariance.norm()

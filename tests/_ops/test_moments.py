@@ -188,3 +188,72 @@ def test_under_vmap_it_is_left_to_torch():
     computed = []
     torch.func.vmap(lambda m: computed.append(ops.rectify(m, m)) or m)(torch.rand(3, 9))
     assert computed == [None]
+
+
+def side_by_side(x: Tensor, variance: Tensor) -> list[Tensor]:
+    return [x.double(), x.double().square(), variance.double()]
+
+
+class TestBeside:
+    @pytest.mark.parametrize("channels", [1, 5, 33])
+    @torch.no_grad()
+    def test_values_layout_and_sums(self, channels):
+        x = images(channels=channels)
+        variance = torch.rand_like(x)
+        out, sums = ops.beside(x, variance)
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(out, torch.cat([variance, x.square()], 1))
+        truth = torch.stack([part.sum((2, 3)) for part in side_by_side(x, variance)], 1)
+        torch.testing.assert_close(sums.double(), truth, rtol=1e-5, atol=1e-4)
+
+    def test_gradients_are_left_to_torch(self):
+        assert ops.beside(images(), images().square()) is None
+
+
+class TestPoolLargest:
+    @pytest.mark.parametrize(
+        "windows",
+        [[(2, 2, 0, 1)] * 2, [(3, 2, 1, 1), (2, 1, 1, 1)], [(2, 3, 0, 3), (3, 1, 0, 1)], [(9, 9, 0, 1)] * 2],
+    )
+    @torch.no_grad()
+    def test_against_torch(self, windows):
+        x = images().mul(4).round().contiguous(memory_format=torch.channels_last)  # with ties, of which the first wins
+        variance = torch.rand_like(x)
+        arguments = [tuple(window[i] for window in windows) for i in range(4)]
+        mean, indices = torch.nn.functional.max_pool2d_with_indices(x.contiguous(), *arguments)
+        truth = mean, variance.flatten(2).gather(2, indices.flatten(2)).view(mean.shape)
+        *computed, sums = ops.pool_largest(x, variance, mean.shape[2:], windows)
+        for one, other in zip(computed, truth, strict=True):
+            assert one.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(one, other)
+        expected = torch.stack([part.sum((2, 3)) for part in side_by_side(*truth)], 1)
+        torch.testing.assert_close(sums.double(), expected, rtol=1e-5, atol=1e-4)
+
+    @torch.no_grad()
+    def test_nan_and_infinity_as_in_torch(self):
+        x = images()
+        x[0, 0, 0, 0], x[0, 1, 1, 1], x[1, 2] = math.nan, math.nan, -math.inf
+        mean, _, _ = ops.pool_largest(x, torch.ones_like(x), (4, 4), [(2, 2, 0, 1)] * 2)
+        torch.testing.assert_close(mean, torch.nn.functional.max_pool2d(x, 2), equal_nan=True, rtol=0, atol=0)
+
+
+class TestResample:
+    @pytest.mark.parametrize("shape", [(18, 18), (4, 27), (1, 1), (9, 5)])
+    @torch.no_grad()
+    def test_against_dense_matrices_in_float64(self, shape):
+        variance, rho = images().square(), torch.rand(3, 5)
+        maps = []
+        for n in shape:  # bands of random weights, of which some are negative and one column is zero
+            band = torch.randn(9, n) * (torch.arange(9)[:, None] - torch.linspace(0, 8, n)).abs().lt(2.5)
+            band[:, n // 2] = 0 if n > 1 else band[:, n // 2]
+            maps.append(band)
+        total, sums = ops.resample(variance, rho, maps)
+        rows, columns = (matrix.double() for matrix in maps)
+        v = variance.double()
+        together = rho.double()[..., None, None] * torch.einsum("nchw,hi,wj->ncij", v.sqrt(), rows, columns).square()
+        alone = torch.einsum("nchw,hi,wj->ncij", v, rows.square(), columns.square())
+        truth = together + (1 - rho.double())[..., None, None] * alone
+        assert total.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(total.double(), truth, rtol=1e-5, atol=1e-6)
+        expected = torch.stack([together.sum((2, 3)), truth.sum((2, 3))], 1)
+        torch.testing.assert_close(sums.double(), expected, rtol=1e-5, atol=1e-5)

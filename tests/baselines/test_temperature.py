@@ -209,3 +209,29 @@ def test_what_cannot_be_used_is_named() -> None:
         Temperature.fit(nn.Identity(), [(x, y)], Categorical(), samples=0)
     with pytest.raises(InputError, match="pair"):
         Temperature(nn.Identity())._scaled((x, x))
+
+
+def test_the_search_looks_at_all_draws_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits, y = known(count=6000, factor=2.0)
+    draws = logits + 0.5 * torch.randn(4, *logits.shape, generator=generator)
+    monkeypatch.setattr(module, "_GRID_LOGITS", 4 * 4 * 400)
+    monkeypatch.setattr(module, "_BLOCK", 999)
+    seen: list[int] = []
+    nll = module._Logits.nll
+    monkeypatch.setattr(module._Logits, "nll", lambda self, log_t: seen.append(self.targets) or nll(self, log_t))
+    stored = module._Logits(Categorical(), None)
+    stored.add(iter(draws), y)
+    temperature = math.exp(stored.best())
+    whole, _ = best_by_scipy(draws.numpy(), y.numpy())
+    assert temperature == pytest.approx(whole, rel=1e-4)
+    assert sum(targets == 6000 for targets in seen) <= 30  # golden sections needed 34 after a grid of 25
+    assert all(targets == 6000 or 200 < targets < 800 for targets in seen)
+
+
+@pytest.mark.parametrize("valley", [-1.0, -0.37, 0.0, 0.2, 1.0])
+def test_brents_search_finds_the_valley(valley: float) -> None:
+    def function(x: float) -> float:
+        return math.exp(abs(x - valley)) - abs(x - valley) + 0.1 * (x - valley) ** 2
+
+    assert module._brent(function, -1.0, 0.1, 1.0) == pytest.approx(valley, abs=2e-5)

@@ -58,6 +58,11 @@ def _exact(p: Tensor, y: Tensor, ignore: int) -> dict[str, float]:
         result |= {f"iou/{c}": value for c, value in enumerate(ev.iou(p, y, ignore_index=ignore))}
     else:
         result["auc"] = ev.auc(p, y, ignore_index=ignore)
+    if p.dim() == 2 and not cells.labels:
+        known = p[y != ignore]
+        of_truth = known.gather(1, y[y != ignore, None])[:, 0].sort(descending=True).values
+        threshold = of_truth[math.ceil(0.9 * len(known) - 1e-9) - 1]
+        result["size_at_90"] = (known >= threshold).double().sum(1).mean()
     return {name: float(value) for name, value in result.items()}
 
 
@@ -138,8 +143,10 @@ def test_regression_is_that_of_the_moment_matched_gaussian(step: int) -> None:
     for level in (0.5, 0.8, 0.9, 0.95):
         expected[f"coverage@{level}"] = covered[round(level * 20) - 1]
     expected["coverage_error"] = np.abs(covered - levels).mean()
-    area = result.metrics.pop("aurc")
+    area, width = result.metrics.pop("aurc"), result.metrics.pop("width_at_90")
     assert result.metrics == pytest.approx(expected, rel=1e-9)
+    factor = ((mean - y).abs() / variance.sqrt()).flatten().sort().values[math.ceil(0.9 * y.numel()) - 1]
+    assert abs(width - (2 * factor * variance.sqrt().mean()).item()) <= result.bounds["width_at_90"]
     exact = ev.aurc(variance[:, 0], (mean - y).square()[:, 0]).item()
     assert abs(area - exact) <= result.bounds["aurc"] + 1e-12
     np.testing.assert_allclose(result.reliability.accuracy.numpy(), covered)

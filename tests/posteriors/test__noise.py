@@ -244,3 +244,31 @@ def test_no_sums_without_gradients_or_for_a_second_draw():
     second = weight.draw(generator())
     assert weight.sums is sums
     torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-6)
+
+
+def test_a_mirrored_pair_has_the_gradients_of_two_draws():
+    """Also where the gradient is itself differentiated, as for a penalty on gradients."""
+    pytest.importorskip("numba")
+    mean, rho, noise, slopes = (large(torch.float32, seed) for seed in range(4))
+    results = []
+    for fused in (True, False):
+        leaves = [mean.clone().requires_grad_(), (rho - 3).requires_grad_()]
+        weight = RandomWeight("w", leaves[0], None, None, Normal(), leaves[1])
+        pair = weight.pair(noise) if fused else (weight.sample(noise), weight.sample(-noise))
+        assert (type(pair[0].grad_fn).__name__ == "_MirroredBackward") is fused
+        loss = (slopes * pair[0].square() + pair[1].sin()).sum()
+        first = torch.autograd.grad(loss, leaves, create_graph=True)
+        second = torch.autograd.grad(sum(gradient.square().sum() for gradient in first), leaves)
+        plain = torch.autograd.grad((slopes * weight.pair(noise)[0] - weight.pair(noise)[1]).sum(), leaves)
+        results.append([*pair, *first, *second, *plain])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+def test_a_mirrored_pair_of_a_small_tensor_is_two_draws():
+    leaves = [torch.zeros(3, 2, dtype=torch.float64), torch.full((3, 2), -1.0, dtype=torch.float64)]
+    weight = RandomWeight("w", leaves[0], None, None, Normal(), leaves[1])
+    noise = standard_normal((3, 2), leaves[0], generator())
+    first, second = weight.pair(noise)
+    torch.testing.assert_close(first, F.softplus(leaves[1]) * noise)
+    torch.testing.assert_close(second, -first)

@@ -33,6 +33,16 @@ def test_scales_that_did_not_move_are_reported() -> None:
     assert history.scales.start == pytest.approx([0.05] * 5)
 
 
+def test_natural_gradients_are_told_what_moves_their_scales() -> None:
+    """The scales of IVON have no learning rate, so the advice names what they follow."""
+    still = lb.optim.NaturalGradients(initial_scale=0.05, beta2=1 - 1e-9)
+    with pytest.warns(lb.errors.ScalesDidNotMove, match=r"after 96 steps.*lower beta2.*initial_scale") as caught:
+        _, history = train(still)
+    assert "scale_lr" not in str(caught[0].message)
+    assert history.scales is not None
+    assert history.scales.start == pytest.approx([0.05] * 5)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "ivon"])
 def test_every_named_optimizer_moves_the_scales(optimizer: str) -> None:
     """The tests turn the warning into an error."""

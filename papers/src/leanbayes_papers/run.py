@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from leanbayes._files import write_text
+from leanbayes._files import sweep, write_text
 from leanbayes._provenance import git, surroundings
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data import data_dir, load_data
@@ -76,6 +76,7 @@ def reproduce(
     store, destination = Path(cache) / f"{study.name}-{size}", Path(out)
     for directory in (store, destination):
         _make(directory)
+        sweep(directory)
 
     begin = time.perf_counter()
     works = [_Work(study.run, job, chosen, top, store / _file(study, job, chosen, top)) for job in jobs]

@@ -1,14 +1,15 @@
 """Numerics for covariances that are known by a few factors: guarded quotients and roots, and W C Wᵀ in few factors."""
 
-import functools
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops.safe_sqrt import SafeSqrt
+from leanbayes._tracing import computed_once, inside
 
-__all__ = ["bounded", "for_linear_algebra", "map_covariance", "quotient", "root", "rows_times"]
+__all__ = ["Runs", "bounded", "for_linear_algebra", "map_covariance", "map_runs", "quotient", "root", "rows_times"]
 
 _NEARLY_ZERO = 1e-30
 _RIDGE = 1e-5  # is added to the covariance of the directions, whose mean variance is 1, so that it has an inverse
@@ -68,7 +69,57 @@ def map_covariance(
     if factors is not None:
         diagonal = diagonal + rows_times(factors, weight).square().sum(0)
         z = z + torch.einsum("f...i,f...k->...ki", factors, rows_times(factors, q.mT))
-    y, inner = for_linear_algebra(rows_times(z, weight)), for_linear_algebra(rows_times(z, q.mT))
+    return diagonal, _cut(rows_times(z, weight), rows_times(z, q.mT), weight.dtype)
+
+
+class Runs(NamedTuple):
+    """Loadings that are equal within runs of neighbouring inputs, such as the pixels of a channel in a row.
+
+    Attributes:
+        loadings: One loading for each run, of shape (factors, examples, runs).
+        length: How many inputs a run has.
+    """
+
+    loadings: Tensor
+    length: int
+
+    def spelled_out(self) -> Tensor:
+        """Return a loading for each input, of shape (factors, examples, in)."""
+        return self.loadings.repeat_interleave(self.length, -1)
+
+
+def map_runs(weight: Tensor, variance: Tensor, runs: Runs, rank: int) -> tuple[Tensor, Tensor]:
+    """Do as `map_covariance` for loadings by runs, if the whole variance takes part in C, with far fewer products.
+
+    W f_k = Σ_r φ_kr Σ_i W_oi σ_i, whose inner sum over the inputs i of a run r serves all factors. The diagonal is
+    exact. For the factors of the output, the part of C on its diagonal counts with its mean over each run, so that
+    Σ_i W_oi c_i q_i becomes c̄_r Σ_i W_oi q_i, which does not depend on the example.
+
+    Args:
+        weight: W, of shape (out, in).
+        variance: The variance of the input, of shape (examples, in).
+        runs: The loadings.
+        rank: How many factors to keep.
+    """
+    (count, size), length = variance.shape, runs.length
+    by_run = weight.view(len(weight), size // length, length).movedim(0, -1)  # runs, inputs of a run, out
+    loadings = runs.loadings.movedim(1, 0)  # examples, factors, runs
+    deviation = root(variance).view(count, -1, length).transpose(0, 1)  # runs, examples, inputs of a run
+    own = (1 - loadings.square().sum(1)).clamp_min(0)  # what is left of each variance beside the factors
+    alone = own.unsqueeze(-1) * variance.view(count, -1, length)
+    factors = loadings @ (deviation @ by_run).transpose(0, 1)  # W f_k: examples, factors, out
+    diagonal = rows_times(alone.flatten(1), weight.square()) + factors.square().sum(1)
+    q = (weight.mT @ _directions(weight, min(rank, *weight.shape))).view(-1, length, min(rank, *weight.shape))
+    onto = loadings @ (deviation @ q).transpose(0, 1)  # f_kᵀ q: examples, factors, directions
+    level = alone.mean(-1)
+    y = (level @ (q.mT @ by_run).flatten(1)).view(count, q.shape[-1], -1) + onto.mT @ factors
+    inner = (level @ (q.mT @ q).flatten(1)).view(count, q.shape[-1], -1) + onto.mT @ onto
+    return diagonal, _cut(y, inner, weight.dtype)
+
+
+def _cut(y: Tensor, inner: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return L⁻¹y with LLᵀ = inner: the factors of Nyström's formula for y = ΩᵀC' and inner = ΩᵀC'Ω."""
+    y, inner = for_linear_algebra(y), for_linear_algebra(inner)
     size = inner.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     noisy = size > _NEARLY_ZERO
     size = torch.where(noisy, size, 1)
@@ -77,12 +128,13 @@ def map_covariance(
     # the triangle is small: it is cheaper to invert it and multiply than to solve with every column of y
     inverse = torch.linalg.solve_triangular(triangle, eye.expand_as(triangle), upper=False)
     mapped = inverse @ torch.where(noisy, y * size.rsqrt(), 0)
-    return diagonal, mapped.movedim(-2, 0).to(weight.dtype)
+    factors: Tensor = mapped.movedim(-2, 0).to(dtype)
+    return factors
 
 
 def _directions(weight: Tensor, rank: int) -> Tensor:
     """Return about the largest left singular vectors of W, by one step of power iteration from fixed numbers."""
-    iterated = weight @ (weight.mT @ _start(weight.shape[0], rank).to(weight))
+    iterated = weight @ (weight.mT @ inside(_start(weight.shape[0], rank)).to(weight))
     with torch.no_grad():  # the result depends only on the space that the directions span
         triangle = torch.linalg.qr(for_linear_algebra(iterated), mode="r").R
         least = triangle.diagonal().abs().max() * 1e-6 + _NEARLY_ZERO
@@ -92,6 +144,6 @@ def _directions(weight: Tensor, rank: int) -> Tensor:
     return directions
 
 
-@functools.cache
+@computed_once
 def _start(n: int, rank: int) -> Tensor:
     return torch.randn(n, rank, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

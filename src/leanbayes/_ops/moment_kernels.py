@@ -14,11 +14,14 @@ from leanbayes._ops.normal_kernels import _exp, _kernel
 __all__ = [
     "add_turned",
     "affine",
+    "beside",
+    "pool_largest",
     "pull_back_affine",
     "pull_back_rectify",
     "pull_back_square",
     "rectify",
     "rectify_and_sum",
+    "resample",
     "square",
     "turn",
 ]
@@ -73,30 +76,45 @@ def rectify(mean: Any, variance: Any, out_mean: Any, out_variance: Any) -> None:
 
 
 @_kernel
+def _width(channels: Any) -> Any:
+    """Return how many numbers of whole positions make a block: the sums of a block lie side by side until the end."""
+    return max(1, _BLOCK // channels) * channels
+
+
+@_kernel
+def _fold(wide: Any, sums: Any) -> None:
+    """Add the sums (kinds, positions of a block · channels) to those of each channel, (kinds, channels)."""
+    channels = sums.shape[1]
+    for kind in range(sums.shape[0]):
+        for start in range(0, wide.shape[1], channels):
+            for c in range(channels):
+                sums[kind, c] += wide[kind, start + c]
+
+
+@_kernel
 def rectify_and_sum(mean: Any, variance: Any, out_mean: Any, out_variance: Any, sums: Any) -> None:
-    """Do as `rectify` for arrays (positions, channels), and sum E, E², Var and Cov(z, relu(z)) for each channel."""
-    positions, channels = mean.shape
-    plain, squares, spread, covariance = sums[0], sums[1], sums[2], sums[3]
-    rows = max(1, _BLOCK // channels)
-    for start in range(0, positions, rows):
-        stop = min(start + rows, positions)
-        first, last = start * channels, stop * channels
-        rectify(
-            mean.reshape(-1)[first:last],
-            variance.reshape(-1)[first:last],
-            out_mean.reshape(-1)[first:last],
-            out_variance.reshape(-1)[first:last],
-        )
-        for p in range(start, stop):
-            zs, xs, vs = mean[p], out_mean[p], out_variance[p]
-            for c in range(channels):
-                plain[c] += xs[c]
-            for c in range(channels):
-                squares[c] += xs[c] * xs[c]
-            for c in range(channels):
-                spread[c] += vs[c]
-            for c in range(channels):  # σ² P(z > 0), from E z·relu(z) = E relu(z)²
-                covariance[c] += vs[c] + xs[c] * (xs[c] - zs[c])
+    """Do as `rectify` for arrays (examples, positions, channels), and sum E, E², Var and Cov(z, relu(z)) by channel."""
+    count, positions, channels = mean.shape
+    length, width = positions * channels, _width(channels)
+    wide = np.empty((4, width), f)
+    plain, squares, spread, covariance = wide[0], wide[1], wide[2], wide[3]
+    for n in range(count):
+        zs, us = mean[n].reshape(-1), variance[n].reshape(-1)
+        xs, vs = out_mean[n].reshape(-1), out_variance[n].reshape(-1)
+        wide[:] = f(0)
+        for start in range(0, length, width):
+            size = min(width, length - start)
+            z, x, v = zs[start : start + size], xs[start : start + size], vs[start : start + size]
+            rectify(z, us[start : start + size], x, v)
+            for i in range(size):
+                plain[i] += x[i]
+            for i in range(size):
+                squares[i] += x[i] * x[i]
+            for i in range(size):
+                spread[i] += v[i]
+            for i in range(size):  # σ² P(z > 0), from E z·relu(z) = E relu(z)²
+                covariance[i] += v[i] + x[i] * (x[i] - z[i])
+        _fold(wide, sums[n])
 
 
 @_kernel
@@ -138,61 +156,83 @@ def pull_back_rectify(
 
 @_kernel
 def square(x: Any, variance: Any, out: Any, sums: Any) -> None:
-    """Compute x² + σ² for arrays (positions, channels), and the sums (3, channels) of x, x² and σ²."""
-    channels = x.shape[1]
-    for p in range(x.shape[0]):
-        xs, vs, outs = x[p], variance[p], out[p]
-        for c in range(channels):
-            outs[c] = xs[c] * xs[c]
-        plain, squares, spread = sums[0], sums[1], sums[2]
-        for c in range(channels):
-            plain[c] += xs[c]
-        for c in range(channels):
-            squares[c] += outs[c]
-        for c in range(channels):
-            spread[c] += vs[c]
-        for c in range(channels):
-            outs[c] += vs[c]
+    """Compute x² + σ² for arrays (examples, positions, channels), and the sums by channel of x, x² and σ²."""
+    count, positions, channels = x.shape
+    length, width = positions * channels, _width(channels)
+    wide = np.empty((3, width), f)
+    plain, squares, spread = wide[0], wide[1], wide[2]
+    for n in range(count):
+        xs, vs, outs = x[n].reshape(-1), variance[n].reshape(-1), out[n].reshape(-1)
+        wide[:] = f(0)
+        for start in range(0, length, width):
+            size = min(width, length - start)
+            a, v, o = xs[start : start + size], vs[start : start + size], outs[start : start + size]
+            for i in range(size):
+                o[i] = a[i] * a[i]
+            for i in range(size):
+                plain[i] += a[i]
+            for i in range(size):
+                squares[i] += o[i]
+            for i in range(size):
+                spread[i] += v[i]
+            for i in range(size):
+                o[i] += v[i]
+        _fold(wide, sums[n])
 
 
 @_kernel
 def pull_back_square(x: Any, of_second: Any, of_passed: Any, of_x: Any, of_variance: Any, of_sums: Any) -> None:
     """Compute the gradients of `square` for x and σ²; ``of_passed`` is what σ² gets from elsewhere."""
-    channels = x.shape[1]
-    for p in range(x.shape[0]):
-        xs, seconds, passed, xs_out, vs_out = x[p], of_second[p], of_passed[p], of_x[p], of_variance[p]
-        plain, squares, spread = of_sums[0], of_sums[1], of_sums[2]
-        for c in range(channels):
-            xs_out[c] = f(2) * xs[c] * (seconds[c] + squares[c])
-        for c in range(channels):
-            xs_out[c] += plain[c]
-        for c in range(channels):
-            vs_out[c] = seconds[c] + passed[c]
-        for c in range(channels):
-            vs_out[c] += spread[c]
+    count, positions, channels = x.shape
+    for n in range(count):
+        plain, squares, spread = of_sums[n, 0], of_sums[n, 1], of_sums[n, 2]
+        for p in range(positions):
+            xs, seconds, passed, xs_out, vs_out = (
+                x[n, p],
+                of_second[n, p],
+                of_passed[n, p],
+                of_x[n, p],
+                of_variance[n, p],
+            )
+            for c in range(channels):
+                xs_out[c] = f(2) * xs[c] * (seconds[c] + squares[c])
+            for c in range(channels):
+                xs_out[c] += plain[c]
+            for c in range(channels):
+                vs_out[c] = seconds[c] + passed[c]
+            for c in range(channels):
+                vs_out[c] += spread[c]
 
 
 @_kernel
 def affine(
     x: Any, variance: Any, centre: Any, on_variance: Any, on_square: Any, added: Any, out: Any, sums: Any
 ) -> None:
-    """Compute A·σ² + B·(x − m)² + D with numbers for each channel, and sum σ² and (x − m)² for each channel."""
-    channels = x.shape[1]
-    away = np.empty(channels, f)
-    for p in range(x.shape[0]):
-        xs, vs, outs, spread, squares = x[p], variance[p], out[p], sums[0], sums[1]
-        for c in range(channels):
-            away[c] = xs[c] - centre[c]
-        for c in range(channels):
-            away[c] *= away[c]
-        for c in range(channels):
-            squares[c] += away[c]
-        for c in range(channels):
-            spread[c] += vs[c]
-        for c in range(channels):
-            away[c] = on_square[c] * away[c] + added[c]
-        for c in range(channels):
-            outs[c] = away[c] + on_variance[c] * vs[c]
+    """Compute A·σ² + B·(x − m)² + D with numbers for each channel, and sum σ² and (x − m)² by channel."""
+    count, positions, channels = x.shape
+    length, width = positions * channels, _width(channels)
+    wide, vectors = np.empty((2, width), f), np.empty((4, width), f)
+    for i in range(width):
+        c = i % channels
+        vectors[0, i], vectors[1, i], vectors[2, i], vectors[3, i] = centre[c], on_variance[c], on_square[c], added[c]
+    middle, first, second, third = vectors[0], vectors[1], vectors[2], vectors[3]
+    spread, squares, away = wide[0], wide[1], np.empty(width, f)
+    for n in range(count):
+        xs, vs, outs = x[n].reshape(-1), variance[n].reshape(-1), out[n].reshape(-1)
+        wide[:] = f(0)
+        for start in range(0, length, width):
+            size = min(width, length - start)
+            a, v, o = xs[start : start + size], vs[start : start + size], outs[start : start + size]
+            for i in range(size):
+                d = a[i] - middle[i]
+                away[i] = d * d
+            for i in range(size):
+                squares[i] += away[i]
+            for i in range(size):
+                spread[i] += v[i]
+            for i in range(size):
+                o[i] = second[i] * away[i] + third[i] + first[i] * v[i]
+        _fold(wide, sums[n])
 
 
 @_kernel
@@ -201,30 +241,161 @@ def pull_back_affine(
     of_x: Any, of_variance: Any, of_sums: Any, sums: Any,
 ) -> None:  # fmt: skip
     """Compute the gradients of `affine` for x and σ², and for each channel Σ gσ², Σ g(x − m)², Σ g and Σ ∂/∂x."""
-    channels = x.shape[1]
+    count, positions, channels = x.shape
     away = np.empty(channels, f)
-    for p in range(x.shape[0]):
-        xs, vs, gs, xs_out, vs_out = x[p], variance[p], gradient[p], of_x[p], of_variance[p]
-        spread, squares = of_sums[0], of_sums[1]
+    for n in range(count):
+        spread, squares = of_sums[n, 0], of_sums[n, 1]
+        first, second, third, fourth = sums[n, 0], sums[n, 1], sums[n, 2], sums[n, 3]
+        for p in range(positions):
+            xs, vs, gs, xs_out, vs_out = x[n, p], variance[n, p], gradient[n, p], of_x[n, p], of_variance[n, p]
+            for c in range(channels):
+                away[c] = xs[c] - centre[c]
+            for c in range(channels):
+                vs_out[c] = on_variance[c] * gs[c]
+            for c in range(channels):
+                vs_out[c] += spread[c]
+            for c in range(channels):
+                xs_out[c] = on_square[c] * gs[c]
+            for c in range(channels):
+                xs_out[c] = f(2) * away[c] * (xs_out[c] + squares[c])
+            for c in range(channels):
+                first[c] += gs[c] * vs[c]
+            for c in range(channels):
+                second[c] += gs[c] * away[c] * away[c]
+            for c in range(channels):
+                third[c] += gs[c]
+            for c in range(channels):
+                fourth[c] += xs_out[c]
+
+
+@_kernel
+def beside(x: Any, variance: Any, out: Any, sums: Any) -> None:
+    """Write σ² and x² side by side, (examples, positions, 2·channels), and sum x, x² and σ² by channel."""
+    count, positions, channels = x.shape
+    length, width = positions * channels, _width(channels)
+    wide = np.empty((3, width), f)
+    plain, squares, spread = wide[0], wide[1], wide[2]
+    for n in range(count):
+        xs, vs = x[n].reshape(-1), variance[n].reshape(-1)
+        wide[:] = f(0)
+        for start in range(0, length, width):
+            size = min(width, length - start)
+            a, v = xs[start : start + size], vs[start : start + size]
+            for i in range(size):
+                plain[i] += a[i]
+            for i in range(size):
+                squares[i] += a[i] * a[i]
+            for i in range(size):
+                spread[i] += v[i]
+        for p in range(positions):
+            row, means, spreads = out[n, p], x[n, p], variance[n, p]
+            for c in range(channels):
+                row[c] = spreads[c]
+            for c in range(channels):
+                row[channels + c] = means[c] * means[c]
+        _fold(wide, sums[n])
+
+
+@_kernel
+def pool_largest(x: Any, variance: Any, geometry: Any, out_mean: Any, out_variance: Any, sums: Any) -> None:
+    """Do as `_pool_largest` for every example."""
+    for n in range(x.shape[0]):
+        _pool_largest(x[n], variance[n], geometry, out_mean[n], out_variance[n], sums[n])
+
+
+@_kernel
+def _pool_largest(x: Any, variance: Any, geometry: Any, out_mean: Any, out_variance: Any, sums: Any) -> None:
+    """Take mean and variance of the entry with the largest mean in each window, as torch does, where NaN is largest.
+
+    The geometry gives, for rows and for columns, the size, the size of the output, the window, the stride, the padding
+    and the dilation. The means, their squares and the variances are summed for each channel.
+    """
+    channels = x.shape[1]
+    height, out_height, rows, row_step, row_pad, row_gap = geometry[:6]
+    width, out_width, columns, column_step, column_pad, column_gap = geometry[6:]
+    plain, squares, spread = sums[0], sums[1], sums[2]
+    for i in range(out_height):
+        for j in range(out_width):
+            ms, vs, first = out_mean[i * out_width + j], out_variance[i * out_width + j], True
+            for a in range(rows):
+                row = i * row_step - row_pad + a * row_gap
+                if row < 0 or row >= height:
+                    continue
+                for b in range(columns):
+                    column = j * column_step - column_pad + b * column_gap
+                    if column < 0 or column >= width:
+                        continue
+                    xs, us = x[row * width + column], variance[row * width + column]
+                    if first:
+                        first = False
+                        for c in range(channels):
+                            ms[c] = xs[c]
+                        for c in range(channels):
+                            vs[c] = us[c]
+                    else:
+                        for c in range(channels):
+                            larger = (xs[c] > ms[c]) | (xs[c] != xs[c])
+                            vs[c] = us[c] if larger else vs[c]
+                            ms[c] = xs[c] if larger else ms[c]
+            for c in range(channels):
+                plain[c] += ms[c]
+            for c in range(channels):
+                squares[c] += ms[c] * ms[c]
+            for c in range(channels):
+                spread[c] += vs[c]
+
+
+@_kernel
+def resample(variance: Any, starts: Any, row_weights: Any, column_weights: Any, rho: Any, out: Any, sums: Any) -> None:
+    """Do as `_resample` for every example."""
+    for n in range(variance.shape[0]):
+        _resample(variance[n], starts, row_weights, column_weights, rho[n], out[n], sums[n])
+
+
+@_kernel
+def _resample(variance: Any, starts: Any, row_weights: Any, column_weights: Any, rho: Any, out: Any, sums: Any) -> None:
+    """Compute ρ(Σ aσ)² + (1 − ρ)Σ a²σ² for y = Σ a x, where a is a product of a weight for the row and the column.
+
+    ``starts`` holds the first row of each output row and then the first column of each output column; the weights of
+    the rows and columns from there on follow in ``row_weights`` and ``column_weights``. For each channel, the common
+    parts and all variances are summed.
+    """
+    channels = variance.shape[1]
+    out_height, rows = row_weights.shape
+    out_width, columns = column_weights.shape
+    width = starts[-1]
+    together, total = sums[0], sums[1]
+    root = np.empty(variance.shape, f)
+    for p in range(variance.shape[0]):
+        vs, roots = variance[p], root[p]
         for c in range(channels):
-            away[c] = xs[c] - centre[c]
-        for c in range(channels):
-            vs_out[c] = on_variance[c] * gs[c]
-        for c in range(channels):
-            vs_out[c] += spread[c]
-        for c in range(channels):
-            xs_out[c] = on_square[c] * gs[c]
-        for c in range(channels):
-            xs_out[c] = f(2) * away[c] * (xs_out[c] + squares[c])
-        first, second, third, fourth = sums[0], sums[1], sums[2], sums[3]
-        for c in range(channels):
-            first[c] += gs[c] * vs[c]
-        for c in range(channels):
-            second[c] += gs[c] * away[c] * away[c]
-        for c in range(channels):
-            third[c] += gs[c]
-        for c in range(channels):
-            fourth[c] += xs_out[c]
+            roots[c] = np.sqrt(max(vs[c], f(0)))
+    line, common = np.empty(channels, f), np.empty(channels, f)
+    for i in range(out_height):
+        for j in range(out_width):
+            for c in range(channels):
+                line[c] = f(0)
+            for c in range(channels):
+                common[c] = f(0)
+            for a in range(rows):
+                for b in range(columns):
+                    weight = row_weights[i, a] * column_weights[j, b]
+                    if weight != f(0):
+                        p = (starts[i] + a) * width + starts[out_height + j] + b
+                        vs, roots, square = variance[p], root[p], weight * weight
+                        for c in range(channels):
+                            line[c] += square * vs[c]
+                        for c in range(channels):
+                            common[c] += weight * roots[c]
+            outs = out[i * out_width + j]
+            for c in range(channels):
+                common[c] = rho[c] * common[c] * common[c]
+            for c in range(channels):
+                outs[c] = common[c] + (f(1) - rho[c]) * line[c]
+            for c in range(channels):
+                together[c] += common[c]
+            for c in range(channels):
+                total[c] += outs[c]
 
 
 @_kernel

@@ -18,15 +18,30 @@ from leanbayes._ops.normal import threads
 __all__ = [
     "add_turned",
     "affine",
+    "beside",
+    "channels_innermost",
+    "pool_largest",
     "pull_back_square",
     "rectify",
     "rectify_and_sum",
+    "resample",
     "square",
+    "sums_positions",
     "turned",
 ]
 
 _LEAST = 2**14  # numbers, below which the calls cost more than the sweeps save
 _PIECE = 2**15  # numbers that a thread takes at least
+
+
+def channels_innermost(x: Tensor) -> Tensor:
+    """Return images in channels_last.
+
+    An image of one channel has both layouts at once, and torch goes by the stride of that channel, which is made 1.
+    """
+    if x.shape[1] == 1:
+        return x.contiguous().view(x.shape[0], *x.shape[2:], 1).permute(0, 3, 1, 2)
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 Remake = Callable[[], tuple[Tensor, Tensor]]
@@ -106,6 +121,78 @@ def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: T
     return out
 
 
+def beside(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return σ² and x² side by side along the channels, and the sums of x, x² and σ², of shape (examples, 3, channels).
+
+    This is for images in channels_last, without gradients.
+    """
+    if torch.is_grad_enabled() or not sums_positions(x, variance):
+        return None
+    count, channels, *size = x.shape
+    out = x.new_empty(count, *size, 2 * channels).permute(0, 3, 1, 2)
+    sums = x.new_zeros(count, 3, channels)
+    _by_example("beside", [x, variance], [sums], [out])
+    return out, sums
+
+
+def pool_largest(
+    mean: Tensor, variance: Tensor, out_size: Sequence[int], windows: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return mean and variance of the entry with the largest mean in each window, and sums over the outputs.
+
+    This is for images in channels_last, without gradients. The sums, of shape (examples, 3, channels), are those of the
+    means, their squares and the variances.
+
+    Args:
+        mean: The means.
+        variance: The variances.
+        out_size: Height and width of the result.
+        windows: For rows and for columns: the length of a window, the stride, the padding and the dilation.
+    """
+    if torch.is_grad_enabled() or not sums_positions(mean, variance):
+        return None
+    count, channels = mean.shape[:2]
+    axes = zip(mean.shape[2:], out_size, windows, strict=True)
+    geometry = torch.tensor([number for before, after, window in axes for number in (before, after, *window)])
+    out = tuple(mean.new_empty(count, *out_size, channels).permute(0, 3, 1, 2) for _ in range(2))
+    sums = mean.new_zeros(count, 3, channels)
+    _by_example("pool_largest", [mean, variance], [sums], out, [geometry])
+    return out[0], out[1], sums
+
+
+def resample(variance: Tensor, rho: Tensor, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """Return ρ(Σ aσ)² + (1 − ρ)Σ a²σ² for images in channels_last, without gradients, and sums over the outputs.
+
+    The sums, of shape (examples, 2, channels), are those of the common parts and of the whole variances.
+
+    Args:
+        variance: σ².
+        rho: The fraction ρ of each example and channel, of shape (examples, channels).
+        maps: For rows and for columns, the weights a as a matrix (before, after).
+    """
+    if torch.is_grad_enabled() or not sums_positions(variance, variance):
+        return None
+    (row_starts, row_weights), (column_starts, column_weights) = map(_band, maps)
+    count, channels, _, width = variance.shape
+    starts = torch.cat([row_starts, column_starts, torch.tensor([width])])
+    out = variance.new_empty(count, len(row_weights), len(column_weights), channels).permute(0, 3, 1, 2)
+    sums = variance.new_zeros(count, 2, channels)
+    fractions = rho.to(variance).expand(count, channels).contiguous()
+    _by_example("resample", [variance], [sums], [out], [starts, row_weights, column_weights], [fractions])
+    return out, sums
+
+
+def _band(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return, for each column of a matrix (before, after), the first row that is not 0, and the weights from there."""
+    weights = matrix.mT
+    used = weights != 0
+    first = used.to(torch.uint8).argmax(1)
+    last = weights.shape[1] - 1 - used.flip(1).to(torch.uint8).argmax(1)
+    length = max(int((last - first).max()) + 1, 1) if bool(used.any()) else 1
+    first = first.clamp_max(weights.shape[1] - length)
+    return first, weights.gather(1, first[:, None] + torch.arange(length)).contiguous()
+
+
 def turned(x: Tensor) -> Tensor:
     """Return images in channels_last with the batch innermost instead, as `leanbayes._ops.sparse` takes them.
 
@@ -120,7 +207,7 @@ def turned(x: Tensor) -> Tensor:
 
 def add_turned(total: Tensor, value: Tensor) -> Tensor:
     """Add ``value``, with the batch innermost, to ``total`` in channels_last; in place if no gradient is recorded."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return total + value
     inner = value.movedim(0, -1)
     if total.dim() != 4 or not _fit(total) or _channels(total) is None or not inner.is_contiguous():
@@ -183,6 +270,8 @@ def _channels(x: Tensor) -> int | None:
 def _fit(*tensors: Tensor) -> bool:
     """Tell whether all are large float32 tensors in main memory with the same dense layout."""
     first = tensors[0]
+    if torch.compiler.is_compiling():  # before any question about sizes, which would fix them in the graph
+        return False
     return (
         first.numel() >= _LEAST
         and (first.is_contiguous() or (first.dim() == 4 and first.is_contiguous(memory_format=torch.channels_last)))
@@ -193,7 +282,6 @@ def _fit(*tensors: Tensor) -> bool:
             and t.stride() == first.stride()
             for t in tensors
         )
-        and not torch.compiler.is_compiling()
         and not torch._C._functorch.maybe_current_level()
         and compiled.available()
     )
@@ -251,10 +339,12 @@ def _by_example(
     rows: Sequence[Tensor],
     out: Sequence[Tensor] = (),
     common: Sequence[Tensor] = (),
+    given: Sequence[Tensor] = (),
 ) -> None:
-    """Call a kernel on the (positions, channels) of each example, in threads.
+    """Call a kernel on the (examples, positions, channels) of several examples, in threads.
 
-    The kernel gets the example's ``tensors``, then ``common``, which all examples share, then ``out`` and its ``rows``.
+    The kernel gets the examples' ``tensors``, then ``common``, which all examples share, then the examples' rows of
+    ``given``, then ``out`` and their ``rows``.
     """
     from leanbayes._ops import moment_kernels
 
@@ -262,12 +352,13 @@ def _by_example(
     channels = _channels(tensors[0])
     assert channels is not None
     count = tensors[0].shape[0]
-    arrays, outs = ([_flat(t).reshape(count, -1, channels) for t in group] for group in (tensors, out))
-    shared, own = [np.asarray(t.detach()) for t in common], [np.asarray(t.detach()) for t in rows]
+    arrays = [_flat(t).reshape(count, -1, channels) for t in tensors]
+    outs = [_flat(t).reshape(count, -1, t.shape[1] if t.dim() == 4 else channels) for t in out]
+    shared, read, own = ([np.asarray(t.detach()) for t in group] for group in (common, given, rows))
 
     def examples(start: int) -> None:
-        for n in range(start, min(start + step, count)):
-            kernel(*(a[n] for a in arrays), *shared, *(a[n] for a in outs), *(a[n] for a in own))
+        part = slice(start, start + step)
+        kernel(*(a[part] for a in arrays), *shared, *(a[part] for a in (*read, *outs, *own)))
 
     step = max(1, _share(arrays[0].size) // max(arrays[0][0].size, 1))
     _share_out(examples, range(0, count, step))

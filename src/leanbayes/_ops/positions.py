@@ -71,7 +71,7 @@ def ratio_along(common: Tensor, total: Tensor, axes: tuple[int, ...]) -> Tensor 
 
 def factors_together(rows: list[Tensor], rank: int) -> Tensor | None:
     """Return the factors of several terms together, at most twice as many as a layer makes."""
-    if not rows or len({row.shape[1:] for row in rows}) > 1:
+    if not rows or any(row.shape[1:] != rows[0].shape[1:] for row in rows):
         return None
     loadings = torch.cat(rows)
     if len(loadings) > 2 * rank:

@@ -53,7 +53,10 @@ def draw_normal(
     if _have_kernel(mean, variance):
         drawn: Tensor = _Spread.apply(mean, variance, seed_of(generator), reuse)
         return drawn
-    noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    if generator is None:  # torch has no randn with a generator, not even None, for sizes that are symbols in a trace
+        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device)
+    else:
+        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
     root: Tensor = SafeSqrt.apply(variance)
     return mean + root * noise
 

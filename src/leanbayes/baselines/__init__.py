@@ -7,6 +7,7 @@ group "leanbayes.predictors".
 from inspect import isabstract
 
 from leanbayes._catalogue import Catalogue
+from leanbayes.baselines.augmentation import Augmented
 from leanbayes.baselines.dropout import MCDropout
 from leanbayes.baselines.ensemble import Ensemble
 from leanbayes.baselines.laplace import LaplaceApproximation
@@ -14,7 +15,7 @@ from leanbayes.baselines.swag import Swag
 from leanbayes.baselines.temperature import Temperature
 from leanbayes.prediction import Predictor
 
-__all__ = ["PREDICTORS", "Ensemble", "LaplaceApproximation", "MCDropout", "Swag", "Temperature"]
+__all__ = ["PREDICTORS", "Augmented", "Ensemble", "LaplaceApproximation", "MCDropout", "Swag", "Temperature"]
 
 
 def _name_of(value: object) -> str | None:

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.func import stack_module_state, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
-from leanbayes._calls import Inputs, call, call_with
+from leanbayes._calls import Inputs, call, call_with, prediction_tensor
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, UnknownName
-from leanbayes.prediction import Predictor, in_eval, outputs_of
+from leanbayes.prediction import Predictor, in_eval, laws_of, outputs_of
 from leanbayes.prediction.prediction import networks_of
+from leanbayes.propagate.outputs import Outputs
 
 __all__ = ["Ensemble"]
 
@@ -90,6 +91,16 @@ class Ensemble(Predictor):
             yield from self._together(chosen, x)
         else:
             yield from (self._one(model, x) for model in chosen)
+
+    def laws(self, x: Inputs, output: Callable[[Any], Any] = prediction_tensor) -> list[Outputs] | None:
+        """Return the distributions of all members, if every member predicts in one pass."""
+        laws: list[list[Outputs]] = []
+        for model in self.models:
+            of_member = laws_of(model, x, output)
+            if of_member is None or (laws and len(of_member) != len(laws[0])):  # every member counts alike
+                return None
+            laws.append(of_member)
+        return [law for of_member in laws for law in of_member]
 
     def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
         """Return the members as differentiable functions; draws of random members go round."""

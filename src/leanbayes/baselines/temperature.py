@@ -1,5 +1,6 @@
 """Temperature scaling (Guo et al. 2017) of any predictor, by one number that is fitted to validation data."""
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -14,14 +15,17 @@ from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
-from leanbayes.prediction import Predictor, in_eval, outputs_of
+from leanbayes.prediction import Predictor, in_eval, laws_of, outputs_of
 from leanbayes.prediction.prediction import networks_of
+from leanbayes.propagate.outputs import Outputs
 
 __all__ = ["Temperature"]
 
 _MOST_LOGITS = 2**24  # that `fit` stores: 64 MB of float32
 _RANGE = math.log(20)  # T lies between 1/20 and 20, because the best T would be 0 if no example is wrong
 _GRID = 25
+_GRID_LOGITS = 2**19  # of which a grid sees where the valley is
+_BLOCK = 2**17  # logits that are computed at a time, so that they stay in the cache
 
 
 class Temperature(Predictor):
@@ -29,6 +33,10 @@ class Temperature(Predictor):
 
     Args:
         model: a plain module, a `Bayesian` or another `Predictor`.
+
+    Attributes:
+        validation_nll: the mean negative log-likelihood that `fit` reached; None for a temperature from elsewhere.
+        validation_targets: how many targets it is the mean of.
 
     >>> model = nn.Linear(1, 2)
     >>> scaled = Temperature(model)
@@ -48,6 +56,8 @@ class Temperature(Predictor):
             refuse_random_parts(model)
         self.model = model
         self.register_buffer("log_temperature", torch.zeros((), device=_device(model)))
+        self.validation_nll: float | None = None
+        self.validation_targets = 0
 
     @property
     def members(self) -> int | None:  # type: ignore[override]
@@ -69,6 +79,11 @@ class Temperature(Predictor):
         """Yield the draws of the model inside, scaled."""
         for out in _draws(self.model, x, draws, generator):
             yield self._scaled(out)
+
+    def laws(self, x: Inputs, output: Callable[[Any], Any] = prediction_tensor) -> list[Outputs] | None:
+        """Return the distributions of the model inside, scaled, if it predicts in one pass."""
+        laws = laws_of(self.model, x, output)
+        return None if laws is None else [law.divided(self.log_temperature.exp()) for law in laws]
 
     def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
         """Return the draws of the model inside as differentiable functions, scaled."""
@@ -92,10 +107,12 @@ class Temperature(Predictor):
         samples: int = 32,
         *,
         generator: torch.Generator | None = None,
+        prior: float | None = None,
     ) -> Self:
         """Find the T in [1/20, 20] with the least validation NLL of the mean prediction, −log 1/S Σₛ p(y | fₛ(x)/T).
 
-        With one draw this is the method of Guo et al. T stays 1 if no other value is better. Class weights do not
+        With one draw this is the method of Guo et al. A model that predicts in one pass makes no draws: evenly spread
+        outputs stand for the distribution of its logits. T stays 1 if no other value is better. Class weights do not
         count, because the aim is to predict probabilities. The search stores the logits of every draw, at most 2²⁴
         numbers; of more data, most often pixels, it stores a random part of the targets.
 
@@ -105,6 +122,9 @@ class Temperature(Predictor):
             likelihood: a likelihood of logits, such as `Categorical` (also for each pixel) or `Bernoulli`.
             samples: how many draws are averaged; an ensemble has at most its members.
             generator: the source of randomness for the draws.
+            prior: the standard deviation of log T under a Normal prior around T = 1, which matters for small
+                validation sets: if no example is wrong, the likelihood alone would make the predictions ever surer.
+                By default there is no prior, as in the method of Guo et al.
 
         Returns:
             The scaled model.
@@ -120,11 +140,15 @@ class Temperature(Predictor):
         draws = samples if scaled.members is None else min(samples, scaled.members)
         if draws < 1:
             raise InputError(f"samples must be at least 1, got {samples}")
-        logits = _Logits(likelihood, draws)
+        if prior is not None and not 0 < prior < math.inf:
+            raise InputError(f"prior must be a positive, finite number, got {prior}; leave it None for no prior")
+        logits = _Logits(likelihood, prior)
         for batch in batches:
             x, y = split_batch(batch)
-            logits.add(_draws(model, x, draws, generator), y)
-        scaled.log_temperature.fill_(logits.best())
+            logits.add(_outputs(model, x, likelihood, draws, generator), y)
+        best = logits.best()
+        scaled.log_temperature.fill_(best)
+        scaled.validation_nll, scaled.validation_targets = logits.nll(best) / logits.targets, logits.targets
         return scaled
 
     def extra_repr(self) -> str:
@@ -139,8 +163,8 @@ class Temperature(Predictor):
 class _Logits:
     """The logits of all draws, (draws, targets, ...), and their targets, or a uniform part of too many targets."""
 
-    def __init__(self, likelihood: Likelihood, draws: int) -> None:
-        self.likelihood, self.draws = likelihood, draws
+    def __init__(self, likelihood: Likelihood, prior: float | None) -> None:
+        self.likelihood, self.prior = likelihood, prior
         self.chunks: list[tuple[Tensor, Tensor, Tensor]] = []
         self.share = 1.0
         self.source = torch.Generator().manual_seed(0)
@@ -166,43 +190,109 @@ class _Logits:
             self.chunks = [self._thinned(*chunk) for chunk in self.chunks]
 
     def best(self) -> float:
-        """Return log T: the best of a grid, refined by a golden-section search between its neighbours."""
-        if not sum(len(y) for _, y, _ in self.chunks):
+        """Return log T: the best of a grid, refined by Brent's search between its neighbours.
+
+        The grid is compared on a part of many targets, which suffices to see where the valley is; from there on all
+        targets count, and the valley moves where they say so.
+        """
+        if not self.targets:
             raise InputError("there are no targets to choose a temperature on; give validation batches")
         step = 2 * _RANGE / (_GRID - 1)
         grid = [-_RANGE + step * i for i in range(_GRID)]
-        centre = min(grid, key=self.nll)
-        refined = _golden(self.nll, max(centre - step, -_RANGE), min(centre + step, _RANGE))
-        best = min(refined, centre, key=self.nll)
-        return best if self.nll(best) < self.nll(0.0) else 0.0
+        rough, costs = self._part(_GRID_LOGITS), {}
+
+        def cost(log_t: float) -> float:
+            if log_t not in costs:
+                costs[log_t] = self.cost(log_t)
+            return costs[log_t]
+
+        centre = min(range(_GRID), key=lambda i: rough.cost(grid[i]))
+        while (lower := min(_around(centre), key=lambda i: cost(grid[i]))) != centre:
+            centre = lower
+        refined = _brent(cost, grid[max(centre - 1, 0)], grid[centre], grid[min(centre + 1, _GRID - 1)])
+        best = min(refined, grid[centre], key=cost)
+        return best if cost(best) < cost(0.0) else 0.0
+
+    def _part(self, most: int) -> "_Logits":
+        """Return a random part of the targets, with at most about ``most`` logits, or all if there are so few.
+
+        The prior counts for as much of the part as for the whole, so that the valley lies in the same place.
+        """
+        logits = sum(part.numel() for part, _, _ in self.chunks)
+        if logits <= most:
+            return self
+        part = copy.copy(self)
+        part.share = self.share * most / logits
+        part.chunks = [part._thinned(*chunk) for chunk in self.chunks]
+        if not part.targets:
+            return self
+        part.prior = None if self.prior is None else self.prior * math.sqrt(self.targets / part.targets)
+        return part
+
+    def cost(self, log_t: float) -> float:
+        """Return the NLL and what the prior adds to it."""
+        return self.nll(log_t) + (0.0 if self.prior is None else 0.5 * (log_t / self.prior) ** 2)
+
+    @property
+    def targets(self) -> int:
+        """How many targets the search has stored."""
+        return sum(len(y) for _, y, _ in self.chunks)
 
     def nll(self, log_t: float) -> float:
         """Return the NLL of the mean prediction at this temperature, summed, in float64."""
-        total = 0.0
+        coldness, total = math.exp(-log_t), None
         for logits, y, _ in self.chunks:
-            total += self.likelihood.mixture_nll(logits.double() / math.exp(log_t), y).sum().item()
-        return total
+            rows = max(1, _BLOCK * len(y) // max(logits.numel(), 1))
+            for part, targets in zip(logits.split(rows, 1), y.split(rows), strict=True):
+                nll = self.likelihood.mixture_nll(part.double() * coldness, targets).sum()
+                total = nll if total is None else total + nll
+        return 0.0 if total is None else float(total)
 
     def _thinned(self, logits: Tensor, y: Tensor, ticket: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keep = ticket < self.share
         return logits[:, keep], y[keep], ticket[keep]
 
 
-def _golden(function: Callable[[float], float], low: float, high: float, width: float = 1e-6) -> float:
-    """Return the minimum of a function with one valley between ``low`` and ``high``."""
-    ratio = (math.sqrt(5) - 1) / 2
-    left, right = high - ratio * (high - low), low + ratio * (high - low)
-    at_left, at_right = function(left), function(right)
-    while high - low > width:
-        if at_left < at_right:
-            high, right, at_right = right, left, at_left
-            left = high - ratio * (high - low)
-            at_left = function(left)
+def _around(centre: int) -> list[int]:
+    """Return a place of the grid, first because it stays if nothing is better, and its neighbours."""
+    return [i for i in (centre, centre - 1, centre + 1) if 0 <= i < _GRID]
+
+
+def _brent(function: Callable[[float], float], low: float, start: float, high: float, width: float = 1e-6) -> float:
+    """Return the minimum of a function with one valley between ``low`` and ``high`` (Brent 1973, chapter 5).
+
+    Parabolas through the three best points so far find it in a few steps, and golden sections where they would not.
+    """
+    golden = (3 - math.sqrt(5)) / 2
+    best = second = third = start
+    at_best = at_second = at_third = function(start)
+    step = before = 0.0
+    while max(high - best, best - low) > width:
+        middle = (low + high) / 2
+        r, q = (best - second) * (at_best - at_third), (best - third) * (at_best - at_second)
+        p, q = (best - third) * q - (best - second) * r, 2 * (q - r)
+        p, q = (-p if q > 0 else p), abs(q)
+        fits = abs(p) < abs(0.5 * q * before) and q * (low - best) < p < q * (high - best)
+        if fits:
+            before, step = step, p / q
         else:
-            low, left, at_left = left, right, at_right
-            right = low + ratio * (high - low)
-            at_right = function(right)
-    return (low + high) / 2
+            before = (low if best >= middle else high) - best
+            step = golden * before
+        least = width / 3
+        if abs(step) < least:
+            step = math.copysign(least, step if step else middle - best)
+        point = min(max(best + step, low), high)
+        at_point = function(point)
+        if at_point <= at_best:
+            low, high = (best, high) if point >= best else (low, best)
+            third, at_third, second, at_second, best, at_best = second, at_second, best, at_best, point, at_point
+        else:
+            low, high = (point, high) if point < best else (low, point)
+            if at_point <= at_second or second == best:
+                third, at_third, second, at_second = second, at_second, point, at_point
+            elif at_point <= at_third or third in (best, second):
+                third, at_third = point, at_point
+    return best
 
 
 def _draws(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
@@ -212,6 +302,17 @@ def _draws(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator |
         with in_eval(model), torch.no_grad():
             out = next(source)
         yield out
+
+
+def _outputs(
+    model: nn.Module, x: Inputs, likelihood: Likelihood, draws: int, generator: torch.Generator | None
+) -> Iterator[Any]:
+    """Yield outputs that stand for the prediction: evenly spread ones where one pass gives their law, else draws."""
+    with in_eval(model), torch.no_grad():
+        laws = laws_of(model, x)
+    if laws is None:
+        return _draws(model, x, draws, generator)
+    return (out for law in laws for out in law.spread(likelihood, draws))
 
 
 def _logits(out: Any) -> Tensor:

@@ -1,13 +1,15 @@
 """`evaluate` measures all metrics that a kind of data has over a stream of batches, and returns them as one record."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import split_batch
+from leanbayes._arrays import dtype_of, is_whole, tensors_of
+from leanbayes._calls import Split, require_function, require_pair, split_batch
+from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
@@ -63,16 +65,17 @@ class PredictedBatch:
 
 def evaluate(
     predictor: nn.Module,
-    batches: Iterable[Any],
+    batches: Any,
     *,
     likelihood: Likelihood,
     samples: int | Literal["auto"] = 32,
-    shifted: Mapping[str, Iterable[Any]] | None = None,
+    shifted: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     generator: torch.Generator | None = None,
     through: Through | None = None,
     in_units: Callable[[Prediction, Any], tuple[Prediction, Any]] | None = None,
     on_prediction: Callable[[PredictedBatch], None] | None = None,
+    batch: Split | None = None,
 ) -> Evaluation:
     """Predict every batch and measure the predictions. The memory does not grow with the number of batches.
 
@@ -83,7 +86,8 @@ def evaluate(
 
     Args:
         predictor: anything that `predict` takes.
-        batches: pairs (inputs, targets).
+        batches: the batches, usually a DataLoader, or a tuple (inputs, targets) of NumPy arrays, pandas frames or
+            tensors, which are then predicted in parts of ``batch_size``.
         likelihood: what the outputs of the predictor mean.
         samples: how many weight draws each prediction averages, or ``"auto"``.
         shifted: data sets by name of which the predictor should be less sure. They hold pairs too, but their targets
@@ -95,6 +99,8 @@ def evaluate(
             trained on standardised numbers, and their errors should be in the unit of the target.
         on_prediction: is called with each batch and its prediction, those of the shifted sets too. Use it to draw
             figures from the predictions that are scored, or to show progress.
+        batch: a function that takes a batch and returns the pair (inputs, targets). By default a batch is such a pair,
+            or a dictionary of MONAI or Hugging Face; see `leanbayes.fit`.
 
     Returns:
         The metrics, their bounds, and the curves behind them.
@@ -105,10 +111,15 @@ def evaluate(
     1.0
     """
     require_likelihood(likelihood)
+    if batch is not None:
+        require_function("batch", batch)
+    split, dtype = batch or split_batch, dtype_of(unwrap(predictor))
 
-    def predictions(source: Iterable[Any], name: str | None) -> Iterator[tuple[Prediction, Any]]:
-        for batch in source:
-            inputs, targets = split_batch(batch)
+    def predictions(source: Any, name: str | None) -> Iterator[tuple[Prediction, Any]]:
+        whole = batch is None and is_whole(source)
+        for one in [source] if whole else source:
+            inputs, targets = require_pair(split(one))
+            targets = tensors_of(targets, dtype)
             prediction = predict(
                 *(predictor, inputs),
                 likelihood=likelihood,

@@ -8,9 +8,10 @@ A new likelihood is one class with `nll`, `statistics`, `uncertainty` and `predi
 that suit predictions of numbers. `LIKELIHOODS` finds it if it is registered or if an entry point names it.
 """
 
+import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -140,17 +141,23 @@ class Likelihood(nn.Module, ABC):
             statistics = self.statistics(output, centre)
             total = statistics if total is None else total + statistics
         assert total is not None
-        return self.uncertainty(total / points, torch.full((len(total),), points, device=total.device), centre)
+        return self.uncertainty(total / points, torch.full(total.shape[:1], points, device=total.device), centre)
+
+    def mixed(self, parts: Sequence[Uncertainty]) -> Uncertainty:
+        """Return the prediction of an equal mixture of predictions, such as those of the members of an ensemble.
+
+        By default the uncertainties are variances: the means of the parts differ, and their variance is epistemic.
+        """
+        means, aleatoric = torch.stack([part.mean for part in parts]), _average([part.aleatoric for part in parts])
+        epistemic = _average([part.epistemic for part in parts]) + means.var(0, correction=0)
+        return Uncertainty(means.mean(0), aleatoric + epistemic, aleatoric, epistemic)
 
     def spread_outputs(self, mean: Any, variance: Any, points: int) -> Iterator[Any]:
         """Yield outputs that stand for a Gaussian with these moments: Sobol points, alike for each input and pixel."""
         columns: list[int] = []
         map_tensors(lambda leaf: columns.append(leaf.shape[1] if leaf.dim() > 1 else 1), mean)
-        width = min(sum(columns), _MOST_COLUMNS)
-        even = torch.quasirandom.SobolEngine(width, scramble=True, seed=0).draw(points, dtype=torch.float64)
-        noise = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9))
-        for row in noise.repeat(1, -(-sum(columns) // width)):
-            parts = iter(row.split([*columns, row.numel() - sum(columns)]))
+        for row in even_noise(sum(columns), points):
+            parts = iter(row.split(columns))
 
             def shifted(m: Tensor, v: Tensor, parts: Iterator[Tensor] = parts) -> Tensor:
                 return m + v.clamp_min(0).sqrt() * next(parts).to(m).view(-1, *[1] * (m.dim() - 2))
@@ -261,6 +268,10 @@ def _readable(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and type(tensor) is Tensor and not wrapped and not torch.compiler.is_compiling()
 
 
+def _average(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).mean(0)
+
+
 def _name_of(value: object) -> str | None:
     if not (isinstance(value, type) and issubclass(value, Likelihood)):
         return None
@@ -293,6 +304,17 @@ def usual_likelihood(kind: str, ignore_index: int | None = None) -> Likelihood:
 def draw_outputs(mean: Any, variance: Any, generator: torch.Generator | None = None) -> Any:
     """Draw independent Gaussian outputs once; gradients reach the mean and the variance."""
     return map_pairs(lambda m, v: draw_normal(m, v, generator), mean, variance)
+
+
+@functools.lru_cache(maxsize=8)
+def even_noise(columns: int, points: int) -> Tensor:
+    """Return evenly spread standard normal numbers (points, columns) from Sobol points; nobody may write to them."""
+    width = min(columns, _MOST_COLUMNS)
+    with torch.inference_mode(False):
+        even = torch.quasirandom.SobolEngine(width, scramble=True, seed=0).draw(points, dtype=torch.float64)
+        noise = torch.special.ndtri(even.clamp(1e-9, 1 - 1e-9))
+        repeated: Tensor = noise.repeat(1, -(-columns // width))
+    return repeated[:, :columns]
 
 
 def wide(output: Tensor) -> Tensor:

@@ -1,13 +1,14 @@
 """The likelihood of independent labels, each of which is a yes or a no."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.logistic import logistic_moments
 from leanbayes.errors import InputError, ShapeMismatch
 from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, wide
 
@@ -100,6 +101,17 @@ class Bernoulli(Likelihood):
         mean, aleatoric = averages.unbind(1)
         total = _binary_entropy(mean)
         return Uncertainty(mean, total, aleatoric, (total - aleatoric).clamp_min(0))
+
+    def mixed(self, parts: Sequence[Uncertainty]) -> Uncertainty:
+        """Return the mean of the probabilities, as `Categorical` does."""
+        mean = torch.stack([torch.stack([part.mean, part.aleatoric], dim=1) for part in parts]).mean(0)
+        return self.uncertainty(mean, torch.full((len(mean),), len(parts), device=mean.device), None)
+
+    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:  # noqa: ARG002
+        """Return the prediction by quadrature, whose error `leanbayes._ops.logistic` states."""
+        yes, no, aleatoric = logistic_moments(wide(mean), wide(variance))
+        total = torch.special.entr(yes) + torch.special.entr(no)
+        return Uncertainty(yes, total, aleatoric, (total - aleatoric).clamp_min(0))
 
     def predictive(self, output: Any) -> Tensor:
         """Return the sigmoid of the logits."""

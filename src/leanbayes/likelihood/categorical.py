@@ -1,17 +1,20 @@
 """The likelihood of classes: one class of several, for an image or for each pixel."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.logistic import logistic_moments
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, wide
+from leanbayes.likelihood.base import Likelihood, Uncertainty, even_noise, inside, require_tensor, shape_of, wide
 
 __all__ = ["Categorical"]
+
+_TOGETHER = 2**18  # numbers, up to which all points are computed in one call
 
 
 class Categorical(Likelihood):
@@ -96,6 +99,32 @@ class Categorical(Likelihood):
         total = torch.special.entr(mean).sum(1)
         return Uncertainty(mean, total, aleatoric, (total - aleatoric).clamp_min(0))
 
+    def mixed(self, parts: Sequence[Uncertainty]) -> Uncertainty:
+        """Return the mean of the probabilities; where the parts disagree, its entropy exceeds their mean entropy."""
+        averages = [torch.cat([part.mean, part.aleatoric.unsqueeze(1)], dim=1) for part in parts]
+        mean = torch.stack(averages).mean(0)
+        return self.uncertainty(mean, torch.full((len(mean),), len(parts), device=mean.device), None)
+
+    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
+        """Return the prediction for independent Gaussian logits.
+
+        Two classes depend on the difference of their logits alone: quadrature, whose error `leanbayes._ops.logistic`
+        states, takes the place of the points.
+        """
+        m, v = (wide(self._classes_second(part)) for part in (mean, variance))
+        if m.shape[1] == 2:
+            second, first, aleatoric = logistic_moments(m[:, 1] - m[:, 0], v.sum(1))
+            predicted = torch.stack([first, second], 1)
+            total = torch.special.entr(predicted).sum(1)
+            return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
+        if not torch.compiler.is_compiling() and points * m.numel() > _TOGETHER:
+            return super().uncertainty_of_moments(mean, variance, points)
+        noise = even_noise(m.shape[1], points).to(m).view(points, 1, -1, *[1] * (m.dim() - 2))
+        log_p = F.log_softmax(m + v.clamp_min(0).sqrt() * noise, dim=2)
+        p = log_p.exp()
+        averages = torch.cat([p.mean(0), -(p * log_p).sum(2, keepdim=True).mean(0)], 1)
+        return self.uncertainty(averages, torch.full(m.shape[:1], points, device=m.device), None)
+
     def predictive(self, output: Any) -> Tensor:
         """Return the softmax of the logits."""
         return torch.softmax(self._classes_second(output), 1)
@@ -128,8 +157,8 @@ class Categorical(Likelihood):
 
     def mixture_nll(self, rows: Tensor, targets: Tensor) -> Tensor:
         """Return −log of the mean over draws of the probability of the true class."""
-        log_p = F.log_softmax(rows, -1).gather(-1, targets.expand(len(rows), -1).unsqueeze(-1)).squeeze(-1)
-        return math.log(len(rows)) - log_p.logsumexp(0)
+        true = rows.gather(-1, targets.expand(len(rows), -1).unsqueeze(-1)).squeeze(-1)
+        return math.log(len(rows)) - (true - rows.logsumexp(-1)).logsumexp(0)
 
     def as_probabilities(self, target: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return one-hot targets; the weights are 0 where a target is ignored, else those of its class."""

@@ -50,6 +50,11 @@ class Gaussian(Likelihood):
         return cls(noise="input")
 
     @property
+    def learned(self) -> bool:
+        """Whether the noise is one number that training learns."""
+        return self.known is None
+
+    @property
     def noise(self) -> Tensor:
         """The standard deviation that is known or has been learned."""
         return (0.5 * self._log_variance(self.log_variance)).exp()

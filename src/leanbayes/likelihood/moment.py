@@ -7,6 +7,7 @@ wrapper and predict with either. The third way is the expected log-likelihood ov
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,6 +56,10 @@ class _Wrapper(Likelihood):
     def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
         """Return the prediction of the wrapped likelihood."""
         return self.of.uncertainty_of_moments(mean, variance, points)
+
+    def mixed(self, parts: Sequence[Uncertainty]) -> Uncertainty:
+        """Return what the likelihood inside returns."""
+        return self.of.mixed(parts)
 
     def kind(self, targets: Tensor) -> str:
         """Return the kind of data of the wrapped likelihood."""

@@ -8,39 +8,66 @@ computes
     h ← h + ρ(ĥ − h) + ½ ρ²(ĥ − h)²/(h + δ),  ρ = 1 − β₂       ĥ: estimate of the curvature
     m ← m − α (h₀ + δ) (g/(1 − β₁ᵗ) + δ(m − m₀)) / (h + δ)      m₀: mean of the prior
 
-The KL divergence is part of this update, so the loss must not contain it. The step is multiplied by h₀ + δ, where h₀ is
-the initial curvature, so that the learning rate α is a multiple of a gradient step.
+The KL divergence is part of this update, so the loss must not contain it.
+
+**The learning rate and the initial curvature.** The step is α (h₀ + δ)/(h + δ) times the momentum, where h₀ is the
+curvature at the start. So the first step is α times the gradient, as in SGD with momentum. A coordinate whose curvature
+grows to ten times its start moves ten times less. The choice of h₀ therefore scales every later step: since
+h₀ + δ = 1/(λσ₀²), a training that starts with half the scale σ₀ takes steps that are four times as long once the
+curvature has reached its level, and needs a lower α.
 
 **The curvature estimate.** For a Gaussian, ∂/∂σ E[loss] = σ E[∂²loss/∂w²] (Bonnet's and Price's theorems). So
 ĥ = (∂loss/∂σ)/σ estimates the expected curvature for every propagation whose gradient with respect to σ is unbiased:
 sample, mirrored, flipout, local and moments. For one weight draw w = m + σξ it is the paper's estimate ĝ·ξ/σ.
 
+**Where the estimate is biased.** Mirrored draws give the halves of a batch the weights m + σξ and m − σξ. Without batch
+statistics each half sees a correct draw, and the estimate is unbiased. Batch norm in training mode couples the halves:
+the loss of each depends on the weights of both through the statistics. Write L(w₁, w₂) for the loss of a batch whose
+halves see w₁ and w₂. The expected estimate is E[L₁₁ + L₂₂ − 2L₁₂], the curvature along opposite changes of the two. One
+draw for the whole batch would have E[L₁₁ + L₂₂ + 2L₁₂], the curvature along a common change, most of which batch norm
+undoes. In prediction the statistics do not follow the draw; then there is no L₁₂, and L₁₁ and L₂₂ lack what each half
+changes in the statistics. ``tests/optim/test_ivon.py`` checks the two expectations against Hessians.
+
 **h + δ stays positive.** Write u = h + δ and x = ρ(ĥ − h)/u. Then u becomes u(1 + x + x²/2) = ½u((1 + x)² + 1) ≥ u/2.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal as TorchNormal
 from torch.optim import Optimizer
 
+from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError
-from leanbayes.optim.protocol import Problem
+from leanbayes.errors import InputError, SelectionError
 from leanbayes.optim.random_tensor import RandomTensor, random_tensors
+from leanbayes.optim.sweeps import (
+    AdamRule,
+    NaturalRule,
+    adam_sweep,
+    by_kernel,
+    in_pieces,
+    natural_sweep,
+    refuse_non_finite,
+    write_scales,
+)
 from leanbayes.posteriors import Normal
 from leanbayes.priors import CentredPrior, FixedPrior
+from leanbayes.subspace import dense_name
 
-__all__ = ["DEFAULT", "IVON", "CurvatureSummary", "NaturalGradients"]
+__all__ = ["IVON", "CurvatureSummary", "check_kl_weight", "check_settings"]
 
-_DEFAULT_RATE = 0.5
+DEFAULT_RATE = 0.5
+_INITIAL_CURVATURE = 0.1
 _TIME_CONSTANTS = 5.0  # by default the curvature forgets its start by a factor e⁻⁵ within the training
-_ADAM_BETAS = (0.9, 0.999)
-_ADAM_EPSILON = 1e-8
+_ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_FIXED = ("n_data", "temperature", "initial_scale", "initial_curvature", "prior_precisions")
 
 
 @dataclass(frozen=True)
@@ -48,23 +75,34 @@ class CurvatureSummary:
     """How far the scales have moved.
 
     Attributes:
-        start: the mean scale at the start.
-        quantiles: the 5, 25, 50, 75 and 95 % quantiles of the scales now.
+        start: the 5, 25, 50, 75 and 95 % quantiles of the scales at the start.
+        end: the same quantiles of the scales now.
         moved: the median of |log σ − log σ₀|. A training that leaves it near 0 has not learnt its scales.
     """
 
-    start: float
-    quantiles: tuple[float, ...]
+    start: tuple[float, ...]
+    end: tuple[float, ...]
     moved: float
 
 
 @dataclass(frozen=True)
 class _Target:
-    """A random tensor with its Normal prior: mean and precision."""
+    """A random tensor with its Normal prior: precision, and mean. The mean is None if the tensor remembers it."""
 
     tensor: RandomTensor
-    centre: Tensor
-    precision: Tensor
+    precision: float
+    centre: float | None
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What the rows of one sweep have in common, beside the numbers of the rule."""
+
+    device: torch.device
+    dtype: torch.dtype
+    gradient: bool
+    means: bool
+    centre: bool
 
 
 class IVON(Optimizer):
@@ -77,21 +115,42 @@ class IVON(Optimizer):
     After every step the scales of ``bnn`` are those of q, so predicting, saving and pruning work as usual. In a loop of
     your own, use the loss without the KL divergence: ``lb.elbo(..., with_kl=False).loss``. `lb.fit` does so by itself.
 
+    **Clipping.** Clip the gradients of the means only, ``clip_grad_norm_(bnn.model.parameters(), 1.0)``, as `lb.fit`
+    does: a clipped gradient of the scales would be a wrong curvature. ``clip`` limits the preconditioned step instead.
+
+    **Mixed precision.** Weights stay in float32, and the passes run under ``torch.autocast``. With scaled losses, call
+    ``scaler.step(optimizer)``, which divides the gradients of means and scales by the factor of the loss and leaves out
+    steps whose gradients are not finite. Without a scaler, ``step`` raises `NonFinite` for such gradients before it
+    changes anything. It looks at them in main memory only, since on a GPU every step would wait for the answer.
+
+    **Several processes.** The scales are parameters of ``bnn``, so DistributedDataParallel averages both gradients, and
+    all processes make the same step.
+
+    **What stays still.** A mean whose gradient is None does not move, and neither does a curvature whose scale has no
+    gradient. An error in the middle of a step, such as an interrupt from the keyboard, may leave a part of the weights
+    one step behind, and the scales are still those of q.
+
     Args:
-        bnn: the model, with a Normal posterior that has one scale for each weight.
-        lr: the learning rate α of the random weights.
+        bnn: the model, with a Normal posterior that has one scale for each weight. A newer IVON of the same model takes
+            its scales over, and the older one then refuses to step.
+        lr: the learning rate α of the random weights. A mapping of patterns such as ``{"fc.*": 0.1, "*": 0.5}`` gives
+            each parameter the rate of the first pattern that matches its name, and makes a parameter group for each.
         n_data: how many examples the training set has.
         temperature: the effective number of examples λ is ``n_data / temperature``. A temperature below 1 makes the
             posterior narrower, which helps networks that are not fitted yet, and data with augmentation.
         weight_decay: δ. By default it follows from the prior of ``bnn``. A number replaces that prior by
             N(0, 1/(λδ)), so that the KL divergence that is reported stays true.
-        initial_curvature: h₀. The scales start at 1/√(λ(h₀ + δ)).
+        initial_scale: σ₀, the scale that every random weight starts with. The initial curvature is then
+            h₀ = 1/(λσ₀²) − δ, which must be positive, so σ₀ must be below the scale of the prior.
+        initial_curvature: h₀, in place of ``initial_scale``. The scales then start at 1/√(λ(h₀ + δ)). If neither is
+            given, h₀ is 0.1.
         beta1: how much of the momentum a step keeps.
         beta2: how much of the curvature a step keeps. By default it is 1 − 5/steps, so that the curvature can move
             within the training.
         steps: how many steps the training takes, from which ``beta2`` is chosen.
         clip: the largest absolute value of a coordinate of the preconditioned step, before the learning rate.
         plain_lr: the learning rate of the coordinates that are not random.
+        kl_weight: the weight β of the KL at the start; `lb.fit` gives the present one before each step. It divides λ.
         others: more parameters to train by Adam, such as those of a likelihood.
 
     >>> bnn = Bayesian(nn.Linear(3, 2))
@@ -105,19 +164,22 @@ class IVON(Optimizer):
     def __init__(
         self,
         bnn: Bayesian,
-        lr: float = _DEFAULT_RATE,
+        lr: float | Mapping[str, float] = DEFAULT_RATE,
         *,
         n_data: int,
         temperature: float = 1.0,
         weight_decay: float | None = None,
-        initial_curvature: float = 0.1,
+        initial_scale: float | None = None,
+        initial_curvature: float | None = None,
         beta1: float = 0.9,
         beta2: float | None = None,
         steps: int | None = None,
         clip: float | None = None,
         plain_lr: float = 2e-3,
+        kl_weight: float = 1.0,
         others: Iterable[nn.Parameter] = (),
     ) -> None:
+        bnn = unwrap(bnn)
         if isinstance(bnn, Bayesian) and not (isinstance(bnn.posterior, Normal) and bnn.posterior.per == "weight"):
             raise InputError(
                 f"IVON needs a Normal posterior with one scale for each weight, got {bnn.posterior}; "
@@ -125,40 +187,46 @@ class IVON(Optimizer):
             )
         if n_data < 1 or (steps is not None and steps < 1):
             raise InputError(f"n_data and steps must be at least 1, got {n_data} and {steps}")
-        _require_positive(lr=lr, temperature=temperature, initial_curvature=initial_curvature, plain_lr=plain_lr)
-        _require_positive(**{name: x for name, x in (("weight_decay", weight_decay), ("clip", clip)) if x is not None})
-        tensors = random_tensors(bnn)
-        if not tensors:
-            raise InputError("the model has no random weights, so IVON has nothing to train; use torch.optim.Adam")
+        for rate in lr.values() if isinstance(lr, Mapping) else (lr,):
+            _require_positive(lr=rate)
+        _require_positive(weight_decay=weight_decay)
+        check_kl_weight(kl_weight)
         beta2 = _beta2(steps) if beta2 is None else beta2
-        for name, value in (("beta1", beta1), ("beta2", beta2)):
-            if not 0 <= value < 1:
-                raise InputError(f"{name} must be at least 0 and below 1, got {value}")
+        check_settings(temperature, initial_scale, initial_curvature, beta1, beta2, clip, plain_lr)
+        tensors = random_tensors(bnn)
+        _check_tensors(tensors)
+        if initial_scale is None and initial_curvature is None:
+            initial_curvature = _INITIAL_CURVATURE
+        size = n_data / (temperature * kl_weight)
         if weight_decay is not None:
-            _replace_priors(bnn, scale=1 / math.sqrt(n_data / temperature * weight_decay))
-        self._targets = _targets(bnn, tensors)
+            _replace_priors(bnn, scale=1 / math.sqrt(size * weight_decay))
+        self._targets = [_target(bnn, tensor) for tensor in tensors]
+        for target in self._targets:
+            _check_start(target, initial_scale)
         self._by_mean = {id(target.tensor.mean): target for target in self._targets}
         settings: dict[str, Any] = {
-            "lr": lr,
-            "start_lr": lr,
             "plain_lr": plain_lr,
             "n_data": n_data,
             "temperature": temperature,
-            "kl_weight": 1.0,
+            "kl_weight": kl_weight,
+            "initial_size": size,
+            "initial_scale": initial_scale,
             "initial_curvature": initial_curvature,
+            "prior_precisions": sorted({target.precision for target in self._targets}),
             "beta1": beta1,
             "beta2": beta2,
             "clip": clip,
         }
-        trained = [parameter for parameter in bnn.model.parameters() if parameter.requires_grad]
-        scales = [tensor.rho for tensor in tensors]
-        super().__init__([{"params": [*trained, *others], **settings}, {"params": scales, **settings}], {})
+        groups = _groups(bnn, lr, list(others), [tensor.rho for tensor in tensors])
+        super().__init__(groups, {"lr": groups[0]["lr"], "start_lr": groups[0]["lr"], **settings})
+        self._bnn, self._owner = bnn, object()
+        vars(bnn)["_scale_owner"] = self._owner
         with torch.no_grad():
             for target in self._targets:
                 rho = target.tensor.rho
-                curvature = torch.full_like(rho, initial_curvature)
+                curvature = torch.full_like(rho, self._start(target))
                 self.state[rho] = {"curvature": curvature, "momentum": torch.zeros_like(rho), "step": 0}
-                target.tensor.set_scale(self._scale(target))
+            self._write_scales()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -167,124 +235,180 @@ class IVON(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        group = self.param_groups[0]
-        if not 0 < group["kl_weight"] < math.inf:
+        if vars(self._bnn).get("_scale_owner") is not self._owner:
             raise InputError(
-                f"IVON has the KL divergence in its update and needs a positive KL weight, got {group['kl_weight']}; "
-                "use a constant kl_weight above 0"
+                "a newer IVON was built for this model and has taken over its scales, so this one would undo its "
+                "steps; use the newer one, or build one more"
             )
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            target = self._by_mean.get(id(parameter))
-            if target is None:
-                self._adam(parameter, parameter.grad, group)
-            elif target.tensor.rho.grad is not None:
-                self._natural(target, group)
+        check_kl_weight(self.param_groups[0]["kl_weight"])
+        refuse_non_finite(dict(self._gradients()))
+        copies: list[tuple[_Target, Tensor]] = []  # the random means of partly random tensors
+        try:
+            self._natural_steps(copies)
+            self._adam_steps()
+        except BaseException:
+            self._write_scales()
+            raise
+        finally:
+            for target, means in copies:  # Adam has moved the whole tensor
+                _put(target.tensor, means)
         return loss
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Bring back what `state_dict` returned, for the same model and the same settings.
+
+        The learning rates, the decays and the KL weight come from ``state_dict``, as in every optimizer of torch. What
+        defines the posterior must be the same: the number of examples, the temperature, the start and the prior.
+        """
+        saved = state_dict["param_groups"]
+        if len(saved) == len(self.param_groups):  # otherwise torch says what differs
+            for name in _FIXED:
+                ours, theirs = self.param_groups[0][name], saved[0].get(name)
+                if ours != theirs:
+                    raise InputError(
+                        f"this IVON has {name}={ours}, and the state that is loaded has {theirs}; build it as it was "
+                        "when the state was saved"
+                    )
+            order = [parameter for group in self.param_groups for parameter in group["params"]]
+            for position, entries in state_dict["state"].items():
+                _check_entries(order[position], entries)
+        super().load_state_dict(state_dict)
+
+    def adopt_scales(self, rho: Tensor, changed: Tensor) -> None:
+        """Take over raw scales that somebody else has written, such as those of sparse weights that have just come.
+
+        Args:
+            rho: the raw scales of one random tensor.
+            changed: which of them, as a mask.
+        """
+        target = next((target for target in self._targets if target.tensor.rho is rho), None)
+        if target is None:
+            return
+        curvature = (target.tensor.scale().square().reciprocal_() - target.precision) / self._size()
+        entries = self.state[target.tensor.rho]
+        entries["curvature"] = torch.where(changed, curvature, entries["curvature"])
+
+    @torch.no_grad()
     def summary(self) -> CurvatureSummary:
         """Return how far the scales have moved from their start."""
-        group, size = self.param_groups[0], self._size()
-        scales = torch.cat([self._scale(target).flatten() for target in self._targets])
-        starts = [
-            (group["initial_curvature"] * size + target.precision).rsqrt().expand(target.tensor.rho.shape).flatten()
-            for target in self._targets
-        ]
-        start = torch.cat(starts)
-        levels = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], device=scales.device, dtype=scales.dtype)
-        stride = max(1, scales.numel() // 1_000_000)  # torch.quantile takes at most 16 million numbers
-        quantiles = torch.quantile(scales[::stride], levels)
-        moved = (scales.log() - start.log()).abs().median()
-        return CurvatureSummary(float(start.mean()), tuple(quantiles.tolist()), float(moved))
+        size, scales, starts = self.param_groups[0]["initial_size"], [], []
+        for target in self._targets:
+            scales.append(target.tensor.scale().flatten().double())
+            starts.append(torch.full_like(scales[-1], (self._start(target) * size + target.precision) ** -0.5))
+        start, end = torch.cat(starts), torch.cat(scales)
+        stride = max(1, end.numel() // 1_000_000)  # torch.quantile takes at most 16 million numbers
+        start, end = start[::stride], end[::stride]
+        levels = torch.tensor(_LEVELS, dtype=end.dtype, device=end.device)
+        quantiles = [tuple(values.quantile(levels).tolist()) for values in (start, end)]
+        return CurvatureSummary(quantiles[0], quantiles[1], float((end.log() - start.log()).abs().median()))
 
-    def _natural(self, target: _Target, group: dict[str, Any]) -> None:
-        tensor = target.tensor
-        mean, index, state = tensor.mean, tensor.index, self.state[tensor.rho]
-        if index is not None:
-            random = tensor.random_mean()
-            assert mean.grad is not None
-            self._adam(mean, mean.grad, group)  # for the coordinates that are not random; the others are put back
-            mean.view(-1).index_copy_(0, index.long(), random)
-        momentum, curvature, decay = state["momentum"], state["curvature"], target.precision / self._size()
-        state["step"] += 1
-        forget, beta1 = 1 - group["beta2"], group["beta1"]
-        momentum.lerp_(tensor.mean_gradient(), 1 - beta1)
-        change = (tensor.scale_gradient() / tensor.scale()).sub_(curvature)
-        growth = change.square().div_(curvature + decay)
-        curvature.add_(change, alpha=forget).add_(growth, alpha=0.5 * forget**2)
-        direction = momentum / (1 - beta1 ** state["step"]) + (tensor.random_mean() - target.centre) * decay
-        direction.mul_((group["initial_curvature"] + decay) / (curvature + decay))
-        if group["clip"] is not None:
-            direction.clamp_(-group["clip"], group["clip"])
-        if index is None:
-            mean.add_(direction, alpha=-group["lr"])
-        else:
-            mean.view(-1).index_add_(0, index, direction, alpha=-group["lr"])
-        tensor.set_scale(self._scale(target))
+    def _gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield all gradients with what to call them."""
+        names = {id(parameter): name for name, parameter in self._bnn.model.named_parameters()}
+        names |= {id(target.tensor.rho): f"the scale of {target.tensor.name}" for target in self._targets}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                name = names.get(id(parameter), "a further parameter")
+                if parameter.grad.layout != torch.strided:
+                    raise InputError(f"IVON needs dense gradients, and that of {name} is sparse; use sparse=False")
+                yield name, parameter.grad
 
-    def _adam(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = 0
-            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        state["step"] += 1
-        first, second = _ADAM_BETAS
-        state["first"].lerp_(gradient, 1 - first)
-        state["second"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        rate = group["plain_lr"] * group["lr"] / group["start_lr"]  # follows the schedule of the learning rate
-        root = (state["second"] / (1 - second ** state["step"])).sqrt_().add_(_ADAM_EPSILON)
-        parameter.addcdiv_(state["first"], root, value=-rate / (1 - first ** state["step"]))
+    def _natural_steps(self, copies: list[tuple[_Target, Tensor]]) -> None:
+        """Make the steps of all random coordinates; the random means of partly random tensors go to ``copies``."""
+        groups = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
+        sweeps: dict[tuple[NaturalRule, _Kind], list[list[Tensor]]] = {}
+        for target in self._targets:
+            tensor, state = target.tensor, self.state[target.tensor.rho]
+            rho, mean, memory = tensor.rho, tensor.mean, tensor.parts.memory
+            moves = mean.grad is not None and id(mean) in groups
+            if rho.grad is None and not moves:
+                continue
+            row = [state["curvature"], rho]
+            if rho.grad is not None:
+                row.append(rho.grad)
+            if moves:
+                state["step"] += 1
+                means = tensor.random_mean()
+                if tensor.index is not None:
+                    copies.append((target, means))
+                row += [means, tensor.mean_gradient(), state["momentum"]]
+                if target.centre is None:
+                    assert memory is not None
+                    row.append(memory)
+            kind = _Kind(rho.device, rho.dtype, rho.grad is not None, moves, moves and target.centre is None)
+            rule = self._rule(target, groups.get(id(mean), self.param_groups[0]), max(state["step"], 1))
+            sweeps.setdefault((rule, kind), []).append(row)
+        for (rule, kind), rows in sweeps.items():
+            if kind.gradient and kind.means and not kind.centre:
+                rows = [row for row in rows if not by_kernel(rule, row)]
+            for columns in in_pieces(rows):
+                curvature, rho_, *rest = columns
+                gradient = rest.pop(0) if kind.gradient else None
+                means_ = (rest[0], rest[1], rest[2]) if kind.means else None
+                natural_sweep(rule, curvature, rho_, gradient, means_, rest[3] if kind.centre else None)
+
+    def _adam_steps(self) -> None:
+        """Make the steps of all coordinates that are not random."""
+        sweeps: dict[tuple[AdamRule, torch.device, torch.dtype], list[list[Tensor]]] = {}
+        scales = {id(target.tensor.rho) for target in self._targets}
+        for group in self.param_groups:
+            rate = group["plain_lr"] * group["lr"] / group["start_lr"]  # follows the schedule of the learning rate
+            for parameter in group["params"]:
+                target = self._by_mean.get(id(parameter))
+                if parameter.grad is None or id(parameter) in scales:
+                    continue
+                if target is not None and target.tensor.index is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = 0
+                    state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                state["step"] += 1
+                corrections = (1 - _ADAM_BETAS[0] ** state["step"], 1 - _ADAM_BETAS[1] ** state["step"])
+                rule = AdamRule(rate, _ADAM_BETAS, _ADAM_EPSILON, corrections)
+                row = [parameter.detach(), parameter.grad, state["first"], state["second"]]
+                sweeps.setdefault((rule, parameter.device, parameter.dtype), []).append(row)
+        for (rule, _, _), rows in sweeps.items():
+            for columns in in_pieces(rows):
+                adam_sweep(rule, *columns)
+
+    def _rule(self, target: _Target, group: Mapping[str, Any], step: int) -> NaturalRule:
+        size = self._size()
+        return NaturalRule(
+            size=size,
+            decay=target.precision / size,
+            centre=target.centre or 0.0,
+            start=self._start(target),
+            lr=float(group["lr"]),
+            beta1=group["beta1"],
+            forget=1 - group["beta2"],
+            correction=1 - group["beta1"] ** step,
+            clip=group["clip"],
+        )
 
     def _size(self) -> float:
         """Return λ. A KL weight of β divides it, because β KL is the KL of a likelihood to the power of 1/β."""
         group = self.param_groups[0]
         return float(group["n_data"] / (group["temperature"] * group["kl_weight"]))
 
-    def _scale(self, target: _Target) -> Tensor:
-        """Return σ = (λh + prior precision)^(−½)."""
-        curvature: Tensor = self.state[target.tensor.rho]["curvature"]
-        return (self._size() * curvature + target.precision).rsqrt()
+    def _start(self, target: _Target) -> float:
+        """Return h₀: as the user gave it, or 1/(λσ₀²) − δ with the λ and δ of the start."""
+        group = self.param_groups[0]
+        if group["initial_scale"] is None:
+            return float(group["initial_curvature"])
+        return float((group["initial_scale"] ** -2 - target.precision) / group["initial_size"])
 
-
-@dataclass(frozen=True)
-class NaturalGradients:
-    """The settings of `IVON` for `lb.fit`, which knows the number of examples and steps by itself.
-
-    ``fit(..., optimizer="ivon")`` uses the defaults. Other settings go through `lb.Optimization`, for example
-    ``lb.Optimization(lb.optim.NaturalGradients(temperature=0.3), lr=0.5, schedule="cosine")``. The arguments are those
-    of `IVON`; the weight decay is that of `lb.Optimization`, and 0 there means that it follows from the prior.
-    """
-
-    name: ClassVar[str] = "ivon"
-    owns_scales: ClassVar[bool] = True
-    default_lr: ClassVar[float] = _DEFAULT_RATE
-    temperature: float = 1.0
-    initial_curvature: float = 0.1
-    beta1: float = 0.9
-    beta2: float | None = None
-    clip: float | None = None
-    plain_lr: float = 2e-3
-
-    def build(self, problem: Problem) -> IVON:
-        """Build the optimizer for a training."""
-        if not isinstance(problem.model, Bayesian):
-            random_tensors(problem.model)  # raises the error that says what to do
-        assert isinstance(problem.model, Bayesian)
-        own = {id(parameter) for parameter in problem.model.parameters()}
-        return IVON(
-            problem.model,
-            problem.lr,
-            n_data=problem.n_data,
-            steps=problem.steps,
-            weight_decay=problem.weight_decay or None,
-            others=[p for group in problem.groups for p in group["params"] if id(p) not in own],
-            **asdict(self),
-        )
-
-
-DEFAULT = NaturalGradients()
-"""What ``optimizer="ivon"`` stands for."""
+    @torch.no_grad()
+    def _write_scales(self) -> None:
+        """Write σ = (λh + prior precision)^(−½) into the model."""
+        size = self._size()
+        for target in self._targets:
+            rho = target.tensor.rho
+            decay = target.precision / size
+            precision = (self.state[rho]["curvature"] + decay).clamp_min_(torch.finfo(rho.dtype).eps * decay)
+            write_scales([rho], [precision.mul_(size).rsqrt_()])
 
 
 def _beta2(steps: int | None) -> float:
@@ -293,20 +417,51 @@ def _beta2(steps: int | None) -> float:
     return 1 - min(_TIME_CONSTANTS / steps, 0.1)
 
 
-def _targets(bnn: Bayesian, tensors: list[RandomTensor]) -> list[_Target]:
-    weights, memories = bnn.weights(), {name: parts.memory for name, parts in bnn.parts()}
-    targets = []
+def _check_tensors(tensors: list[RandomTensor]) -> None:
+    if not tensors:
+        raise InputError("the model has no random weights, so IVON has nothing to train; use torch.optim.Adam")
     for tensor in tensors:
-        rule = bnn._priors[tensor.name]
-        prior = rule.distribution(weights[tensor.name], memories[tensor.name])
-        if not isinstance(rule, FixedPrior | CentredPrior) or not isinstance(prior, TorchNormal):
+        if tensor.rho.dtype.itemsize < 4:
             raise InputError(
-                f"IVON needs a Normal prior that stays as it is, got {rule} for {tensor.name!r}; "
-                "use prior=torch.distributions.Normal(0, s), lb.priors.CentredPrior(s), or weight_decay= of IVON"
+                f"{tensor.name!r} has weights of type {tensor.rho.dtype}, whose digits cannot hold the small changes "
+                "of the curvature; keep the weights in float32, and run the passes under torch.autocast"
             )
-        centre, precision = prior.loc.detach().to(tensor.rho), prior.scale.detach().to(tensor.rho).square().reciprocal()
-        targets.append(_Target(tensor, centre, precision))
-    return targets
+
+
+def _target(bnn: Bayesian, tensor: RandomTensor) -> _Target:
+    rule = bnn._priors[tensor.name]
+    if isinstance(rule, CentredPrior):
+        return _Target(tensor, rule.scale**-2, None)
+    if isinstance(rule, FixedPrior) and isinstance(rule.law, TorchNormal):
+        return _Target(tensor, float(rule.law.scale) ** -2, float(rule.law.loc))
+    raise InputError(
+        f"IVON needs a Normal prior that stays as it is, got {rule} for {tensor.name!r}; "
+        "use prior=torch.distributions.Normal(0, s), lb.priors.CentredPrior(s), or weight_decay= of IVON"
+    )
+
+
+def _groups(
+    bnn: Bayesian, lr: float | Mapping[str, float], others: list[nn.Parameter], scales: list[nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Return one group of parameters for each learning rate, then that of the scales."""
+    named = {name: parameter for name, parameter in bnn.model.named_parameters() if parameter.requires_grad}
+    if not isinstance(lr, Mapping):
+        means = [[*named.values(), *others]]
+        rates = [lr]
+    else:
+        members: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in lr}
+        for name, parameter in named.items():
+            match = next((pattern for pattern in lr if fnmatchcase(dense_name(name), pattern)), None)
+            if match is None:
+                raise SelectionError(f"no learning rate for {name!r} among {list(lr)}; add '*' as the last pattern")
+            members[match].append(parameter)
+        empty = next((pattern for pattern, found in members.items() if not found), None)
+        if empty is not None:
+            raise SelectionError(f"the pattern {empty!r} of the learning rates matches no parameter of its own")
+        means, rates = list(members.values()), list(lr.values())
+        means[-1] += others
+    groups = [{"params": mean, "lr": rate, "start_lr": rate} for mean, rate in zip(means, rates, strict=True)]
+    return [*groups, {"params": scales, "lr": rates[0], "start_lr": rates[0]}]
 
 
 def _replace_priors(bnn: Bayesian, scale: float) -> None:
@@ -315,7 +470,66 @@ def _replace_priors(bnn: Bayesian, scale: float) -> None:
     bnn._priors = dict.fromkeys(bnn._priors, FixedPrior(prior))
 
 
-def _require_positive(**values: float) -> None:
+def _put(tensor: RandomTensor, means: Tensor) -> None:
+    """Write the random means of a partly random tensor."""
+    assert tensor.index is not None
+    values, index = tensor.mean.detach(), tensor.index.long()
+    if values.is_contiguous():
+        values.view(-1).index_copy_(0, index, means)
+    else:
+        values.copy_(values.flatten().index_copy(0, index, means).view(values.shape))
+
+
+def _check_entries(parameter: Tensor, entries: Mapping[str, Any]) -> None:
+    for name, value in entries.items():
+        if isinstance(value, Tensor) and (value.shape != parameter.shape or value.dtype != parameter.dtype):
+            raise InputError(
+                f"the state that is loaded has a {name} of shape {tuple(value.shape)} and type {value.dtype} for a "
+                f"parameter of shape {tuple(parameter.shape)} and type {parameter.dtype}; it belongs to another model"
+            )
+
+
+def _check_start(target: _Target, scale: float | None) -> None:
+    if scale is not None and scale**-2 <= target.precision:
+        raise InputError(
+            f"initial_scale must be below the scale of the prior, because data can only narrow the posterior; got "
+            f"initial_scale={scale} and a prior of scale {target.precision**-0.5:.3g} for {target.tensor.name!r}; "
+            "lower initial_scale"
+        )
+
+
+def check_kl_weight(weight: float) -> None:
+    """Raise unless the weight of the KL is positive."""
+    if not 0 < weight < math.inf:
+        raise InputError(
+            f"IVON has the KL divergence in its update and needs a positive KL weight, got {weight}; "
+            "use a constant kl_weight above 0"
+        )
+
+
+def check_settings(
+    temperature: float,
+    initial_scale: float | None,
+    initial_curvature: float | None,
+    beta1: float,
+    beta2: float | None,
+    clip: float | None,
+    plain_lr: float,
+) -> None:
+    """Raise if a setting that IVON and `NaturalGradients` have in common is out of its range."""
+    _require_positive(temperature=temperature, plain_lr=plain_lr, clip=clip)
+    _require_positive(initial_scale=initial_scale, initial_curvature=initial_curvature)
+    if initial_scale is not None and initial_curvature is not None:
+        raise InputError(
+            f"initial_scale and initial_curvature both say where the scales start; got {initial_scale} and "
+            f"{initial_curvature}; leave one of them out"
+        )
+    for name, value in (("beta1", beta1), ("beta2", beta2)):
+        if value is not None and not 0 <= value < 1:
+            raise InputError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def _require_positive(**values: float | None) -> None:
     for name, value in values.items():
-        if not 0 < value < math.inf:
+        if value is not None and not 0 < value < math.inf:
             raise InputError(f"{name} must be a positive finite number, got {value}")

@@ -18,7 +18,9 @@ in closed form and turns the curvature of the loss into scales. Such an optimize
 5. The optimizer writes new scales with `RandomTensor.set_scale`.
 6. All that the optimizer remembers lies in ``state[parameter]`` as tensors and numbers, and in its groups as numbers.
    `fit` saves both in a checkpoint. When sparse weights move, entries of a parameter's own shape move with it, and the
-   entries of new weights are 0.
+   entries of new weights are 0. After that `fit` calls ``adopt_scales(rho, changed)``, if the optimizer has it, with
+   the mask of the new weights, so that the optimizer can derive its entries from the scales that they start with.
+7. ``step`` may raise `leanbayes.errors.NonFinite` before it changes anything; `fit` adds where the training was.
 
 `fit` clips the gradients of the other parameters only, since a clipped curvature would be a wrong one.
 """
@@ -45,6 +47,7 @@ class Problem:
         weight_decay: the weight decay of the means.
         n_data: the number of examples in the training set.
         steps: the number of optimizer steps in the whole training.
+        kl_weight: the weight of the KL at the start of the training.
     """
 
     model: nn.Module
@@ -53,6 +56,7 @@ class Problem:
     weight_decay: float
     n_data: int
     steps: int
+    kl_weight: float = 1.0
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leanbayes.bayesian import Bayesian
+from leanbayes.bayesian import Bayesian, Coordinates
 from leanbayes.errors import InputError
 from leanbayes.posteriors import Family
 from leanbayes.posteriors.initial import inverse_softplus
@@ -23,16 +23,24 @@ class RandomTensor:
     Attributes:
         name: the name of the parameter in the model.
         mean: the parameter that holds the means, random and not.
-        rho: the parameter that holds the raw scales.
-        index: the flat positions of the random coordinates in ``mean``, or None if all of them are random.
+        parts: what randomness adds to the parameter: raw scales, positions, and what the prior remembers.
         family: the posterior family.
     """
 
     name: str
     mean: nn.Parameter
-    rho: nn.Parameter
-    index: Tensor | None
+    parts: Coordinates
     family: Family
+
+    @property
+    def rho(self) -> nn.Parameter:
+        """The parameter that holds the raw scales."""
+        return self.parts.rho
+
+    @property
+    def index(self) -> Tensor | None:
+        """The flat positions of the random coordinates in ``mean``, or None if all of them are random."""
+        return self.parts.index
 
     def scale(self) -> Tensor:
         """Return σ, shaped as ``rho``."""
@@ -84,7 +92,7 @@ def random_tensors(model: nn.Module) -> list[RandomTensor]:
         )
     means = dict(model.model.named_parameters())
     return [
-        RandomTensor(name, means[name], parts.rho, parts.index, model.posterior)
+        RandomTensor(name, means[name], parts, model.posterior)
         for name, parts in model.parts()
         if parts.rho.requires_grad
     ]

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops import mirrored
 from leanbayes._ops.normal import draw, fill, has_kernel, pull_back, scale, seed_of, shift
 
-__all__ = ["normal_and_sums", "shifted_normal", "standard_normal"]
+__all__ = ["mirrored_normal", "normal_and_sums", "shifted_normal", "standard_normal"]
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -21,6 +22,8 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     """
     if has_kernel(like, math.prod(shape)):
         return fill(torch.empty(shape), seed_of(generator))
+    if generator is None:  # ONNX has no form of the operation that takes a generator, not even None
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
     return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
@@ -45,6 +48,42 @@ def normal_and_sums(mean: Tensor, rho: Tensor, generator: torch.Generator | None
         return None
     drawn_and_sums: tuple[Tensor, Tensor] = _Drawn.apply(mean, rho, seed_of(generator))
     return drawn_and_sums
+
+
+def mirrored_normal(mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return μ + σξ and μ − σξ with σ = softplus(ρ), or None where no kernel fits.
+
+    Both take one sweep over memory, and so do the gradients.
+    """
+    if not mirrored.kernel_fits(mean, rho, noise):
+        return None
+    pair: tuple[Tensor, Tensor] = _Mirrored.apply(mean, rho, noise)
+    return pair
+
+
+class _Mirrored(torch.autograd.Function):
+    """μ + σξ and μ − σξ."""
+
+    @staticmethod
+    def forward(mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both in one sweep over memory."""
+        return mirrored.pair(mean, rho, noise)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
+        """Save the raw scales and the noise."""
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, of_first: Tensor, of_second: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return g₊ + g₋, and (g₊ − g₋)ξ times dσ/dρ.
+
+        This takes one sweep, or operations of torch where the gradient is itself differentiated.
+        """
+        rho, noise = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return *mirrored.pull_back(of_first.contiguous(), of_second.contiguous(), rho, noise), None
+        return of_first + of_second, (of_first - of_second) * noise * rho.sigmoid(), None
 
 
 class _Drawn(torch.autograd.Function):

@@ -83,6 +83,10 @@ class Family(ABC):
         """Draw a weight and return it with (Σμ, Σμ², Σσ², Σ log σ), or None where the family cannot do both at once."""
         return None
 
+    def pair(self, mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
+        """Return the weights of ξ and of −ξ, or None where the family cannot compute both at once."""
+        return None
+
     @abstractmethod
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:
         """Return Var(W). The caller passes ``mean`` where the family is ``relative`` or ``joint``."""

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 
 from leanbayes.errors import UnknownName
-from leanbayes.posteriors._noise import normal_and_sums, shifted_normal, standard_normal
+from leanbayes.posteriors._noise import mirrored_normal, normal_and_sums, shifted_normal, standard_normal
 from leanbayes.posteriors._special import normal_and_gamma
 from leanbayes.posteriors.location_scale import LocationScale
 from leanbayes.posteriors.terms import Statistics, Term, power
@@ -75,6 +75,10 @@ class Normal(LocationScale):
     ) -> tuple[Tensor, Tensor] | None:
         """Return μ + σξ with the sums of which an exact KL is made."""
         return normal_and_sums(mean, rho, generator) if rho.shape == mean.shape else None
+
+    def pair(self, mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return μ + σξ and μ − σξ, in one sweep over memory where a kernel fits."""
+        return mirrored_normal(mean, rho, noise) if rho.shape == mean.shape == noise.shape else None
 
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return σ²."""

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Set
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
+from leanbayes._tracing import computed_once
 from leanbayes.posteriors._noise import standard_normal
 from leanbayes.posteriors._special import standard_gamma
 from leanbayes.posteriors.location_scale import LocationScale, check_positive
@@ -93,7 +93,7 @@ def _inverse_gaussian(
         return torch.where(other, 1 / small, small)
 
 
-@cache
+@computed_once
 def _expectation(shape: float, p: float, times: int) -> float:
     """E[ξ^p (log ξ)^times] of IG(1, λ) = √(2λ/π) ∫ e^{−λ(cosh t − 1)} (d/dp)^times cosh((p−½)t) dt over t > 0."""
     t = torch.linspace(0, math.acosh(1 + 800 / shape), 20_001, dtype=torch.float64)  # e^−800 is 0

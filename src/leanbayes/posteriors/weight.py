@@ -108,6 +108,14 @@ class RandomWeight:
         draws = self.mean.flatten().expand(len(noise), -1)
         return draws.index_add(1, self.index, offset).view(len(noise), *self.mean.shape)
 
+    def pair(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights that ``noise`` and −``noise`` stand for."""
+        if self.index is None and self.rho is not None:
+            both = self.family.pair(self.mean, self.rho, noise)
+            if both is not None:
+                return both
+        return self.sample(noise), self.sample(-noise)
+
     def sample_into(self, buffer: Tensor, noise: Tensor) -> None:
         """Write the weight that ``noise`` stands for into a copy of the mean; only random coordinates change."""
         if self.index is None:

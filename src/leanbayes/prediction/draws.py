@@ -75,7 +75,7 @@ class Draws:
         self.generator, self.output = generator, output
         self.weights: dict[str, RandomWeight] = {} if not isinstance(model, Bayesian) or model.held else model.weights()
         self.by: Propagation = by or (model.predict_by if isinstance(model, Bayesian) else Sample())
-        self.certain = not isinstance(model, Bayesian) or model.held
+        self.certain = model.held if isinstance(model, Bayesian) else not isinstance(model, Predictor)
         self.method = method if self.by.plain_draws and through is None else "loop"
         self.ready: list[Any] = []  # outputs that are computed but not yet asked for
         self.noises: list[dict[str, Tensor]] = []  # noise that is drawn but not yet used

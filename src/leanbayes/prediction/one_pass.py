@@ -1,49 +1,55 @@
-"""Predictions without draws of weights: one pass over each part of the batch gives the distribution of the outputs."""
+"""Predictions without draws of weights: one pass over each part of the batch gives the distribution of the outputs.
+
+A predictor on top of several networks, such as an ensemble, needs one pass for each of them.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from leanbayes._calls import Inputs, take
 from leanbayes._calls import batch_size as size_of
-from leanbayes.bayesian import Bayesian
 from leanbayes.errors import NonFinite
 from leanbayes.likelihood import Likelihood
-from leanbayes.prediction.prediction import Prediction, joined
-from leanbayes.propagate import OnePass
+from leanbayes.prediction.prediction import Prediction, joined, laws_of
+from leanbayes.propagate import Propagation
 
 __all__ = ["predict_in_one_pass"]
 
 
 def predict_in_one_pass(
-    bnn: Bayesian,
+    model: nn.Module,
     x: Inputs,
     likelihood: Likelihood,
-    by: OnePass,
+    by: Propagation | None,
     *,
     points: int,
     keep_samples: bool,
     step: int,
     output: Callable[[Any], Any],
-) -> Prediction:
-    """Predict from the distribution of the outputs.
+) -> Prediction | None:
+    """Predict from the distribution of the outputs; return None for a model that predicts by draws.
 
     Args:
-        bnn: the network.
+        model: the network, or a predictor on top of networks.
         x: a batch of inputs.
         likelihood: says what the outputs mean.
-        by: the propagation, which gives the distribution of the outputs.
+        by: a propagation to use instead of that of the model.
         points: how many evenly spread outputs stand for that distribution where no closed form exists.
         keep_samples: whether to keep what each of these outputs predicts.
         step: how many inputs are computed at a time.
         output: picks the tensor from what the model returns.
     """
-    size, weights = size_of(x), None if bnn.held else bnn.weights()
+    size = size_of(x)
     predictions = []
     for start in range(0, size, step):
-        law = by.law(bnn, take(x, slice(start, start + step)), weights=weights, output=output)
-        predicted = law.uncertainty(likelihood, points)
+        laws = laws_of(model, take(x, slice(start, start + step)), output, by)
+        if laws is None:
+            return None
+        parts = [law.uncertainty(likelihood, points) for law in laws]
+        predicted = parts[0] if len(parts) == 1 else likelihood.mixed(parts)
         if not all(bool(torch.isfinite(part).all()) for part in (predicted.mean, predicted.total)):
             raise NonFinite(
                 "the moments of the outputs are not finite; look for NaN in the inputs, and for scales so wide that "
@@ -52,12 +58,13 @@ def predict_in_one_pass(
         count = len(predicted.mean)
         samples = None
         if keep_samples:
-            samples = torch.stack([likelihood.predictive(out) for out in law.spread(likelihood, points)])
+            outs = (out for law in laws for out in law.spread(likelihood, points))
+            samples = torch.stack([likelihood.predictive(out) for out in outs])
         predictions.append(
             Prediction(
                 *(predicted.mean, predicted.total, predicted.aleatoric, predicted.epistemic),
                 standard_error=predicted.mean.new_zeros(count),
-                draws=torch.ones(count, dtype=torch.long, device=predicted.mean.device),
+                draws=torch.full((count,), len(laws), device=predicted.mean.device),
                 samples=samples,
             )
         )

@@ -9,12 +9,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import Inputs
+from leanbayes._calls import Inputs, map_tensors, prediction_tensor
 from leanbayes._passes import exclusive
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
+from leanbayes.propagate import OnePass, Propagation
+from leanbayes.propagate.outputs import Outputs
 
-__all__ = ["Prediction", "Predictor", "in_eval", "joined"]
+__all__ = ["Prediction", "Predictor", "in_eval", "joined", "laws_of", "networks_of"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.mean)
 
+    def to(self, device: torch.device | str) -> "Prediction":
+        """Return the same prediction on another device. Lightning calls this to bring predictions to the host."""
+        return map_tensors(lambda tensor: tensor.to(device), self)  # type: ignore[no-any-return]
+
 
 class Predictor(nn.Module, ABC):
     """A module that makes draws by itself, which `predict` asks for: an ensemble, dropout, SWAG or Laplace.
@@ -61,6 +67,20 @@ class Predictor(nn.Module, ABC):
     @abstractmethod
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
         """Yield what the model returns in each of ``draws`` draws, in eval mode and without gradients."""
+
+    def laws(self, x: Inputs, output: Callable[[Any], Any] = prediction_tensor) -> list[Outputs] | None:  # noqa: ARG002
+        """Return distributions of the outputs, whose equal mixture is predicted, if no draws are needed.
+
+        A predictor on top of networks that predict in one pass predicts in one pass for each of them.
+
+        Args:
+            x: the inputs.
+            output: picks the tensor from what the model returns.
+
+        Returns:
+            One distribution for each network inside; None if the predictor predicts by draws.
+        """
+        return None
 
     @abstractmethod
     def parts(self) -> dict[str, nn.Module]:
@@ -100,6 +120,27 @@ class Predictor(nn.Module, ABC):
             f"{type(self).__name__} does not say what its draws are as differentiable functions; define its method "
             "networks(draws, source)"
         )
+
+
+def laws_of(
+    model: nn.Module, x: Inputs, output: Callable[[Any], Any] = prediction_tensor, by: Propagation | None = None
+) -> list[Outputs] | None:
+    """Return the distributions of the outputs of any model, if one pass gives each of them; else None.
+
+    Args:
+        model: a `Bayesian`, a `Predictor` or a plain module.
+        x: the inputs.
+        output: picks the tensor from what the model returns.
+        by: a propagation to use instead of that of a `Bayesian`; the networks in a predictor have their own.
+    """
+    if isinstance(model, Predictor):
+        return None if by is not None else model.laws(x, output)
+    if not isinstance(model, Bayesian):
+        return None
+    chosen = by or model.predict_by
+    if not isinstance(chosen, OnePass):
+        return None
+    return [chosen.law(model, x, weights=None if model.held else model.weights(), output=output)]
 
 
 def networks_of(model: Any, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from leanbayes._arrays import dtype_of, tensors_of
 from leanbayes._calls import Inputs, prediction_tensor, require_function, require_generator, take
 from leanbayes._calls import batch_size as size_of
 from leanbayes._wrappers import unwrap
@@ -15,6 +16,7 @@ from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood, Uncertainty
 from leanbayes.likelihood.base import require_likelihood
+from leanbayes.prediction.certain import predict_with_certain_weights
 from leanbayes.prediction.draws import Draws
 from leanbayes.prediction.one_pass import predict_in_one_pass
 from leanbayes.prediction.prediction import Prediction, Predictor, in_eval, joined
@@ -56,7 +58,8 @@ def predict(
     Args:
         model: a `Bayesian` or a `Predictor`, also inside a wrapper such as DistributedDataParallel or what
             ``torch.compile`` returns. Any other module has no uncertainty about its weights.
-        x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        x: a batch: a tensor, a tuple of positional arguments or a mapping of keyword arguments. NumPy arrays and pandas
+            frames become tensors where the model is, fractions of its floating type and whole numbers of int64.
         likelihood: how outputs become probabilities; `Categorical` by default.
         samples: how many draws to make. An ensemble has as many as it has members. After one pass of moments the draws
             are evenly spread outputs, which cost next to nothing. ``"auto"`` draws for each input until its total
@@ -106,17 +109,25 @@ def predict(
         chosen = whole_draws(through, chosen, given=by is not None)
     if method not in ("auto", "loop", "vmap"):
         raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
+    device = next((parameter.device for parameter in model.parameters()), None)
+    x = tensors_of(x, dtype_of(model), device)
     size = size_of(x)
     step = size if batch_size is None else batch_size
     if step < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     with in_eval(model, likelihood), torch.no_grad():
-        if isinstance(model, Bayesian) and isinstance(chosen, OnePass):
+        if through is None and (chosen is None or isinstance(chosen, OnePass)):
             points = rounds.limit if rounds.auto else rounds.first
-            return predict_in_one_pass(
+            predicted = predict_in_one_pass(
                 model, x, likelihood, chosen, points=points, keep_samples=keep_samples, step=step, output=output
             )
+            if predicted is not None:
+                return predicted
         source = Draws(model, x, by=chosen, method=method, generator=generator, output=output, through=through)
+        if source.certain:
+            return predict_with_certain_weights(
+                source, likelihood, size, draws=rounds.first, keep_samples=keep_samples, step=step
+            )
         return _Predicting(source, likelihood, rounds, keep_samples, step).run(size)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, map_tensors, prediction_tensor
+from leanbayes._ops.moments import channels_innermost
 from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError
 from leanbayes.propagate.moments import MomentTensor, Setting, draw_moments
@@ -146,7 +147,7 @@ def moments(
 
 def _channels_innermost(x: Tensor) -> Tensor:
     images = x.dim() == 4 and x.is_floating_point() and x.device.type == "cpu" and not isinstance(x, MomentTensor)
-    return x.contiguous(memory_format=torch.channels_last) if images else x
+    return channels_innermost(x) if images else x
 
 
 def _mean(value: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """`Mirrored`: one weight draw μ + Δ for half of a batch and its mirror image μ − Δ for the other half."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -64,9 +63,12 @@ class Mirrored(Propagation):
 def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """Compute y = op(x, W, b), with μ + Δ for W and b in the first half of the batch and μ − Δ in the second."""
     x = plain_input(input)
-    if channel_axis(operation, x) == 0:  # no batch
-        return operation(x, _drawn(weight, 1), _drawn(bias, 1), *args, **kwargs)
-    return _in_halves(x, lambda part, sign: operation(part, _drawn(weight, sign), _drawn(bias, sign), *args, **kwargs))
+    if channel_axis(operation, x) == 0 or len(x) < 2:  # no batch, or no second half
+        return operation(x, _drawn(weight), _drawn(bias), *args, **kwargs)
+    # The gradient of `split` is one `cat`; that of two slices would pad each of them.
+    halves = x.split([(len(x) + 1) // 2, len(x) // 2])
+    pairs = zip(halves, _pair(weight), _pair(bias), strict=True)
+    return torch.cat([operation(half, one, other, *args, **kwargs) for half, one, other in pairs])
 
 
 @RULES.rule(F.batch_norm, exact=True, assumes=_ASSUMES)
@@ -77,24 +79,27 @@ def batch_norm(
     """Compute y = γ x̂ + β with mirrored γ and β; the statistics are those of the whole batch."""
     normed = operation(plain_input(input), running_mean, running_var, None, None, *args, **kwargs)
     shape = (-1, *[1] * (normed.dim() - 2))
-
-    def affine(part: Tensor, sign: int) -> Tensor:
-        gain, offset = (None if value is None else _drawn(value, sign).view(shape) for value in (weight, bias))
-        scaled = part if gain is None else part * gain
-        return scaled if offset is None else scaled + offset
-
-    return _in_halves(normed, affine)
+    gain, offset = (None if value is None else _by_half(value, len(normed), shape) for value in (weight, bias))
+    if gain is not None and offset is not None and normed.dtype == gain.dtype == offset.dtype:
+        return torch.addcmul(offset, normed, gain)
+    scaled = normed if gain is None else normed * gain
+    return scaled if offset is None else scaled + offset
 
 
-def _in_halves(x: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Apply ``function`` to the halves of a batch with the signs 1 and −1; the first half is the larger, if one is."""
-    if len(x) < 2:
-        return function(x, 1)
-    # The gradient of `split` is one `cat`; that of two slices would pad each of them.
-    first, second = x.split([(len(x) + 1) // 2, len(x) // 2])
-    return torch.cat([function(first, 1), function(second, -1)])
+def _by_half(value: Any, count: int, shape: tuple[int, ...]) -> Tensor:
+    """Return a row for each of ``count`` examples: those of the first half, the larger of the two, have μ + Δ."""
+    if not isinstance(value, StandIn):
+        plain: Tensor = value.view(shape)
+        return plain
+    rows = zip(_pair(value), ((count + 1) // 2, count // 2), strict=True)
+    return torch.cat([row.view(1, *shape).expand(number, -1, *shape[1:]) for row, number in rows])
 
 
-def _drawn(value: Any, sign: int) -> Any:
-    """Return μ ± Δ of a stand-in, and any other value as it is."""
-    return value.weight.sample(sign * value.noise()) if isinstance(value, StandIn) else value
+def _pair(value: Any) -> tuple[Any, Any]:
+    """Return μ + Δ and μ − Δ of a stand-in, and any other value twice."""
+    return value.weight.pair(value.noise()) if isinstance(value, StandIn) else (value, value)
+
+
+def _drawn(value: Any) -> Any:
+    """Return μ + Δ of a stand-in, and any other value as it is."""
+    return value.weight.sample(value.noise()) if isinstance(value, StandIn) else value

@@ -52,6 +52,10 @@ class Outputs(ABC):
         """Draw the outputs once; gradients reach the mean and the spread."""
 
     @abstractmethod
+    def divided(self, by: Tensor) -> "Outputs":
+        """Return the distribution of the outputs divided by a number, such as a temperature."""
+
+    @abstractmethod
     def spread(self, likelihood: ScoresOutputs, points: int) -> Iterator[Any]:
         """Yield ``points`` outputs that stand for the distribution: the likelihood's evenly spread points."""
 
@@ -82,6 +86,11 @@ class IndependentOutputs(Outputs):
         """Draw every number by itself."""
         return map_pairs(partial(draw_normal, generator=generator), self.mean, self.variances)
 
+    def divided(self, by: Tensor) -> "IndependentOutputs":
+        """Return N(m/T, v/T²)."""
+        mean = map_tensors(lambda m: m / by.to(m), self.mean)
+        return IndependentOutputs(mean, map_tensors(lambda v: v / by.to(v).square(), self.variances))
+
     def spread(self, likelihood: ScoresOutputs, points: int) -> Iterator[Any]:
         """Yield evenly spread outputs."""
         return likelihood.spread_outputs(self.mean, self.variances, points)
@@ -111,6 +120,11 @@ class CorrelatedOutputs(Outputs):
             return m + correlated(factor, torch.randn(m.shape, dtype=m.dtype, device=m.device, generator=generator))
 
         return map_pairs(draw, self.mean, self.roots)
+
+    def divided(self, by: Tensor) -> "CorrelatedOutputs":
+        """Return N(m/T, C/T²)."""
+        mean = map_tensors(lambda m: m / by.to(m), self.mean)
+        return CorrelatedOutputs(mean, map_tensors(lambda c: c / by.to(c).square(), self.covariance))
 
     def spread(self, likelihood: ScoresOutputs, points: int) -> Iterator[Any]:
         """Yield evenly spread outputs whose noise is correlated as the covariance says."""

@@ -114,11 +114,26 @@ class StandIn(Tensor):
         return func(*args, **kwargs)
 
 
+class _TracedStandIn(StandIn):
+    """A stand-in without storage, for the time in which a graph is recorded."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *given: Any) -> Any:
+        """Refuse an operation that has bypassed `__torch_function__`."""
+        raise NotImplementedError(f"{func} reached the stand-in of a random weight while a graph was recorded")
+
+
 def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Generator | None) -> StandIn:
     """Make a stand-in for ``weight`` under ``rules``."""
     mean = weight.mean
     like = mean.stored.new_zeros(()).expand(mean.shape) if isinstance(mean, SparseTensor) else mean.detach()
-    stand_in: StandIn = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
+    stand_in: StandIn
+    if torch.compiler.is_compiling():  # the mean has no values then, and a tensor of another class cannot be made of it
+        stand_in = torch.Tensor._make_wrapper_subclass(
+            _TracedStandIn, like.shape, dtype=like.dtype, device=like.device, requires_grad=mean.requires_grad
+        )
+    else:
+        stand_in = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
     stand_in.weight, stand_in.rules, stand_in.generator = weight, rules, generator
     stand_in.held = stand_in.source = None
     stand_in.uses, stand_in.sampled = uses_of_now(), {}

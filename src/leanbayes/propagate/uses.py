@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -96,6 +97,16 @@ def consistently(
         inputs: the inputs of the pass.
         generator: the source of random numbers; the default one if it is None.
     """
+    while torch.compiler.is_compiling():
+        # Dynamo first runs the pass on tensors without values, to see its outputs. Nothing need be undone after that
+        # run, and it tells what is used twice, so that later runs, which record operations, need no second attempt.
+        uses = Uses(reuse, _length(inputs))
+        with _counting(uses):
+            result = attempt()
+        if not uses.conflicts:
+            return result
+        for rules, weight in uses.conflicts:
+            reuse.plain.setdefault(rules, set()).add(weight)
     while True:
         uses = Uses(reuse, _length(inputs))
         before = _Before(model, inputs, generator, reuse)
@@ -228,13 +239,23 @@ class Origin:
         (first, past), (start, end) = _extent(*one), _extent(*other)
         if past <= start or end <= first:
             return False
-        marks = torch.zeros(max(past, end), dtype=torch.bool)
-        marks.as_strided(*one).fill_(True)
-        return bool(marks.as_strided(*other).any())
+        marks = np.zeros(max(past, end), dtype=np.bool_)  # not of torch, whose tensors have no values in a trace
+        _strided(marks, *one)[...] = True
+        return bool(_strided(marks, *other).any())
+
+
+def _strided(marks: Any, shape: torch.Size, stride: tuple[int, ...], offset: int) -> Any:
+    """Return the entries of one byte each that a tensor of this shape has in memory."""
+    return np.lib.stride_tricks.as_strided(marks[offset:], tuple(shape), tuple(stride))
 
 
 def _storage_of(tensor: Tensor) -> int | None:
     try:
+        if torch.compiler.is_compiling():
+            # Dynamo's first run has tensors without values, which share storages as real ones do. In later runs nothing
+            # shares a storage, and all parts count as views; the first run has judged them.
+            fake = type(tensor).__name__ == "FakeTensor"
+            return tensor.untyped_storage()._cdata if fake else None
         return tensor.untyped_storage().data_ptr() or None
     except (RuntimeError, NotImplementedError):
         return None

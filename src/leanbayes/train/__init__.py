@@ -1,6 +1,8 @@
 """Training: `fit` with its options, checkpoints, schedules by name, and batch norm under randomness."""
 
-from leanbayes.train.history import Epoch, History, Scales
+from leanbayes.train.callbacks import EachStep, Step, Tracking
+from leanbayes.train.data import Arrays
+from leanbayes.train.history import Epoch, History, Scales, Stop
 from leanbayes.train.loop import fit
 from leanbayes.train.norms import fix_statistics, has_statistics
 from leanbayes.train.options import Checkpointing, Optimization
@@ -8,12 +10,17 @@ from leanbayes.train.schedules import SCHEDULES, NamedSchedule
 
 __all__ = [
     "SCHEDULES",
+    "Arrays",
     "Checkpointing",
+    "EachStep",
     "Epoch",
     "History",
     "NamedSchedule",
     "Optimization",
     "Scales",
+    "Step",
+    "Stop",
+    "Tracking",
     "fit",
     "fix_statistics",
     "has_statistics",

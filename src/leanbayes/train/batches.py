@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -29,9 +30,11 @@ from torch.utils.data import (
     default_collate,
 )
 
-from leanbayes._calls import batch_size, map_tensors, split_batch
+from leanbayes._arrays import is_array, numbers_of
+from leanbayes._calls import batch_size, map_leaves
 from leanbayes._files import checksum, tensor_checksum
 from leanbayes.errors import InputError
+from leanbayes.train.data import Reading
 from leanbayes.train.fingerprint import described
 from leanbayes.train.random_states import RandomStates, seed_all
 
@@ -39,9 +42,12 @@ __all__ = [
     "batch_checksum",
     "batches_after",
     "describe_data",
+    "endless",
     "mix",
     "number_of_batches",
     "number_of_examples",
+    "one_order",
+    "order_checksum",
     "ordered",
     "refuse_unrepeatable",
     "stream",
@@ -73,10 +79,19 @@ def stream(loader: Iterable[Any], whole: Iterable[Any], seed: int, epoch: int, p
         whole: the batches as the user gave them.
         seed: the seed of the training.
         epoch: the number of the epoch.
-        process: the number of this process. Processes read other examples and draw other augmentations.
+        process: the number of this process. Processes read other examples and draw other augmentations. Only of an
+            iterable data set all processes read everything, so it must give all of them the same.
     """
+    if isinstance(whole, DataLoader) and isinstance(whole.dataset, IterableDataset):
+        process = 0
     states = _OwnStates(mix(seed, "data", epoch, process))
     with ordered(whole, mix(seed, "order", epoch), epoch):
+        if loader is not whole and isinstance(loader, DataLoader):
+            for sampler in _samplers(loader):
+                if isinstance(sampler, _OneOrder):
+                    sampler.seed = mix(seed, "sampler", epoch)
+            if hasattr(loader, "set_epoch"):  # accelerate's counts the epochs of this process, not of the training
+                loader.set_epoch(epoch)
         with states.in_force():
             source = iter(loader)
         quiet = _draws_nothing(whole)
@@ -87,6 +102,33 @@ def stream(loader: Iterable[Any], whole: Iterable[Any], seed: int, epoch: int, p
                 except StopIteration:
                     return
             yield batch
+
+
+def endless(
+    loader: Iterable[Any], whole: Iterable[Any], seed: int, number: int, read: int, process: int = 0
+) -> Generator[tuple[int, Any]]:
+    """Yield the batches of pass after pass over the data, each with the number of its pass.
+
+    Args:
+        loader: the batches, or the part of them that this process takes.
+        whole: the batches as the user gave them.
+        seed: the seed of the training.
+        number: the pass to begin with.
+        read: how many batches of this pass were used before.
+        process: the number of this process.
+    """
+    while True:
+        last = -1
+        with closing(stream(loader, whole, seed, number, process)) as source:
+            for last, batch in enumerate(source):
+                if last >= read:
+                    yield number, batch
+        if last < 0:
+            raise InputError(
+                f"the training data gave no batch in pass {number} over them; an iterator that is used up? Give an "
+                "iterable that begins anew, such as a DataLoader, or fewer steps_per_epoch"
+            )
+        number, read = number + 1, 0
 
 
 class _OwnStates:
@@ -108,6 +150,69 @@ class _OwnStates:
         finally:
             self.states = RandomStates.capture()
             before.restore()
+
+
+class _OneOrder(Sampler[Any]):
+    """A sampler whose code draws from global random states of its own, which are alike in all processes."""
+
+    def __init__(self, order: Any) -> None:
+        self.order, self.seed, self.checksum = order, 0, ""
+        self.batch_size = getattr(order, "batch_size", None)  # accelerate asks for it
+
+    def __iter__(self) -> Iterator[Any]:
+        states, self.checksum = _OwnStates(self.seed), ""
+        with states.in_force():
+            source = iter(self.order)
+        while True:
+            with states.in_force():
+                try:
+                    indices = next(source)
+                except StopIteration:
+                    return
+            self.checksum = checksum(f"{self.checksum} {indices}".encode())
+            yield indices
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def one_order(part: Iterable[Any], whole: DataLoader[Any]) -> None:
+    """Let the samplers of several processes draw the same order, of which each process takes a part.
+
+    A sampler of torch gets a generator of one seed from `ordered`. A sampler of the user may draw from the global
+    random states, which are not alike in all processes, because augmentations must differ. Here it gets states of its
+    own.
+
+    Args:
+        part: the loader of this process, whose sampler holds that of ``whole``.
+        whole: the loader of the user.
+
+    Raises:
+        InputError: the loader has a sampler that takes a part for each process itself.
+    """
+    samplers = _samplers(whole)
+    for sampler in samplers:
+        if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
+            raise InputError(
+                "fit gives each process its share of every batch, and the DistributedSampler of this loader would give "
+                "it a share of that share, so that examples are left out; give the loader a plain sampler, or "
+                "shuffle=True"
+            )
+    order = whole.batch_sampler
+    quiet = all(type(sampler) in _QUIET_SAMPLERS for sampler in samplers)
+    if not isinstance(part, DataLoader) or order is None or quiet:
+        return
+    for holder in _samplers(part):
+        for name, value in list(vars(holder).items()):
+            if value is order:
+                setattr(holder, name, _OneOrder(order))
+
+
+def order_checksum(part: Iterable[Any]) -> int | None:
+    """Return a number below 2¹⁶ that depends on the order of the batches so far, or None if it is surely alike."""
+    samplers = _samplers(part) if isinstance(part, DataLoader) else []
+    sums = [sampler.checksum for sampler in samplers if isinstance(sampler, _OneOrder)]
+    return int(sums[0][:4], 16) if sums and sums[0] else None
 
 
 def _draws_nothing(data: Iterable[Any]) -> bool:
@@ -181,11 +286,17 @@ def refuse_unrepeatable(loader: Iterable[Any]) -> None:
             "random states that no checkpoint holds; give a DataLoader with persistent_workers=False, or allow another "
             "result after a kill: Checkpointing(..., exact=False)"
         )
+    if not _has_length(loader):
+        raise InputError(
+            f"a checkpoint promises the same weights bit for bit, and a stream (a {type(loader).__name__} without a "
+            "length) may give other batches when it is read again; give data with a length, or allow another result "
+            "after a kill: Checkpointing(..., exact=False)"
+        )
 
 
 def describe_data(loader: Iterable[Any], seed: int, what: str) -> dict[str, Any]:
     """Describe batches by their number, their samplers and the first batch, which is read for this purpose."""
-    description: dict[str, Any] = {"batches": len(loader) if isinstance(loader, Sized) else None}
+    description: dict[str, Any] = {"batches": _length(loader)}
     if isinstance(loader, DataLoader):
         description |= {
             "batch_size": loader.batch_size,
@@ -202,35 +313,64 @@ def describe_data(loader: Iterable[Any], seed: int, what: str) -> dict[str, Any]
 
 
 def batch_checksum(batch: Any) -> dict[str, Any]:
-    """Return the shapes of the tensors in a batch and a checksum of their numbers."""
+    """Return the shapes of the tensors and arrays in a batch and a checksum of their numbers."""
     shapes: list[list[int]] = []
     sums: list[str] = []
 
-    def add(leaf: Tensor) -> None:
-        shapes.append(list(leaf.shape))
-        sums.append(tensor_checksum(leaf))
+    def add(leaf: Any) -> None:
+        if is_array(leaf):
+            try:
+                leaf = numbers_of(leaf)
+            except InputError:  # words, which nobody trains on
+                return
+        if isinstance(leaf, Tensor):
+            shapes.append(list(leaf.shape))
+            sums.append(tensor_checksum(leaf))
 
-    map_tensors(add, batch)
+    map_leaves(add, batch)
     return {"shapes": shapes, "checksum": checksum(" ".join(sums).encode())}
 
 
-def number_of_batches(batches: Iterable[Any]) -> int:
+def number_of_batches(batches: Iterable[Any], steps_per_epoch: int | None = None) -> int:
     """Return how many batches an epoch has; it must be known before the first epoch ends."""
-    if not isinstance(batches, Sized):
+    length = _length(batches)
+    if length == 0:
+        raise InputError("there are no training batches; check the data set and the batch size")
+    if steps_per_epoch is not None:
+        return steps_per_epoch
+    if length is None:
         raise InputError(
             f"the training data must have a length, so that fit knows when an epoch ends; got a "
-            f"{type(batches).__name__}. Give a DataLoader or a list of batches"
+            f"{type(batches).__name__}. Give a DataLoader or a list of batches, or say how many batches make an epoch: "
+            "steps_per_epoch="
         )
-    if not len(batches):
-        raise InputError("there are no training batches; check the data set and the batch size")
-    return len(batches)
+    return length
 
 
-def number_of_examples(batches: Iterable[Any]) -> int:
+def number_of_examples(batches: Iterable[Any], reading: Reading | None = None) -> int:
     """Return how many examples the training set has."""
-    if isinstance(batches, DataLoader):
-        return len(batches.dataset)  # type: ignore[arg-type]
-    return sum(batch_size(split_batch(batch)[0]) for batch in batches)
+    examples = _length(batches.dataset) if isinstance(batches, DataLoader) else None
+    if examples is not None:
+        return examples
+    if isinstance(batches, DataLoader) or not _has_length(batches):
+        raise InputError(
+            "fit cannot count the examples of a stream, and the KL is divided by their number; say how many there are: "
+            "n_data="
+        )
+    read = reading or Reading()
+    return sum(batch_size(read(batch)[0]) for batch in batches)
+
+
+def _length(data: Any) -> int | None:
+    """Return the length of data, or None if they have none; a DataLoader over a stream only looks as if it had one."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:
+        return None
+
+
+def _has_length(data: Any) -> bool:
+    return _length(data) is not None
 
 
 def batches_after(batches: Iterable[Any], position: int, count: int, length: int) -> list[Any]:

@@ -223,10 +223,12 @@ def _check_shapes(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> N
 
 def _check_progress(progress: Mapping[str, Any]) -> None:
     """Raise if the progress in a file is none that a training could have written, though its checksum is right."""
-    counts = [progress.get(name, 0) for name in ("epoch", "batch", "step")]
+    counts = [progress.get(name, 0) for name in ("epoch", "batch", "step", "pass", "read")]
     best, rows, sums = progress.get("best"), progress["epochs"], progress.get("sums", [0.0] * 3)
     if not all(type(count) is int and 0 <= count < 2**53 for count in counts):
-        raise ValueError(f"epoch, batch and step are {counts!r:.80}")
+        raise ValueError(f"epoch, batch, step, pass and read are {counts!r:.80}")
+    if not isinstance(progress.get("stopped"), str | None):
+        raise ValueError(f"the reason of the end is {progress['stopped']!r:.40}")
     if best is not None and not (type(best) is int and 0 <= best < len(rows)):
         raise ValueError(f"the best of {len(rows)} epochs is {best!r:.40}")
     if not (isinstance(sums, list) and len(sums) == 3 and all(type(number) in (int, float) for number in sums)):

@@ -1,9 +1,8 @@
 """What `fit` reports: one `Epoch` after each pass over the data, and all of them in a `History`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Callback", "Epoch", "History", "Scales"]
+__all__ = ["Epoch", "History", "Scales", "Stop"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,25 @@ class Scales:
     steps: int
 
 
+@dataclass(frozen=True)
+class Stop:
+    """What a callback returns to end the training.
+
+    Args:
+        reason: why, in words; `History.stopped` repeats it.
+        final: whether the training is over. The epoch under way then ends, with its validation and its callbacks, and
+            another `fit` with the same checkpoints gives the same result at once. With False the training only pauses,
+            for example because the time is up: the epoch under way is not reported, and another `fit` with the same
+            checkpoints goes on.
+
+    >>> Stop("the loss is low enough").final
+    True
+    """
+
+    reason: str = "a callback stopped the training"
+    final: bool = True
+
+
 @dataclass
 class History:
     """All epochs of a training.
@@ -55,17 +73,15 @@ class History:
         epochs: one `Epoch` after the other.
         best: the number of the epoch with the least validation loss, or None without a validation set.
         scales: how the scales moved, or None for a model that has no scales to train.
+        stopped: the reason of the callback that stopped the training, or None if none did.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
     best: int | None = None
     scales: Scales | None = None
+    stopped: str | None = None
 
     @property
     def losses(self) -> list[float]:
         """The loss of each epoch."""
         return [epoch.loss for epoch in self.epochs]
-
-
-Callback = Callable[[Epoch], None]
-"""A function that `fit` calls with each `Epoch`."""

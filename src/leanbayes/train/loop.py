@@ -1,27 +1,28 @@
 """`fit`: train a model on the evidence lower bound, and go on exactly where a kill left off."""
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from leanbayes._calls import prediction_tensor, require_function
+from leanbayes._calls import Split, prediction_tensor, require_function
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
-from leanbayes.objective import Schedule, Terms, constant
+from leanbayes.objective import Objective, Schedule, Terms, constant
 from leanbayes.optim import OPTIMIZERS, OptimizerBuilder, Problem
 from leanbayes.subspace import Rewire
 from leanbayes.train.batches import describe_data, mix, number_of_batches, number_of_examples, refuse_unrepeatable
+from leanbayes.train.callbacks import Callback, Callbacks
 from leanbayes.train.checkpoint import Best, Checkpoints, Training
+from leanbayes.train.data import Reading, as_batches
 from leanbayes.train.fingerprint import (
     Fingerprint,
     describe_model,
@@ -30,8 +31,8 @@ from leanbayes.train.fingerprint import (
     describe_weights,
     described,
 )
-from leanbayes.train.history import Callback, Epoch, History
-from leanbayes.train.losses import LossSettings, Objective, validation_loss
+from leanbayes.train.history import Epoch, History
+from leanbayes.train.losses import validation_loss
 from leanbayes.train.norms import must_hold_statistics
 from leanbayes.train.options import Checkpointing, Optimization, OptimizerChoice
 from leanbayes.train.processes import engine
@@ -42,6 +43,9 @@ from leanbayes.train.schedules import kl_schedule, rate_schedule
 from leanbayes.train.steps import TrainingRun, new_progress
 from leanbayes.train.unread import reading_waits
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 __all__ = ["fit"]
 
 _USUAL_RATE = 1e-3  # the learning rate of optimizers that state none of their own
@@ -49,7 +53,7 @@ _USUAL_RATE = 1e-3  # the learning rate of optimizers that state none of their o
 
 def fit(
     model: nn.Module,
-    train: Iterable[Any],
+    train: Any,
     *,
     likelihood: Likelihood,
     epochs: int,
@@ -57,12 +61,15 @@ def fit(
     kl_weight: float | str | Schedule | Terms = 1.0,
     samples: int = 1,
     n_data: int | None = None,
-    validate: Iterable[Any] | None = None,
+    batch: Split | None = None,
+    steps_per_epoch: int | None = None,
+    validate: Any = None,
     checkpoint: str | Path | Checkpointing | None = None,
     rewire: Rewire | None = None,
     callbacks: Sequence[Callback] = (),
     seed: int = 0,
     output: Callable[[Any], Any] = prediction_tensor,
+    accelerator: "Accelerator | None" = None,
 ) -> History:
     """Train a `Bayesian` on the evidence lower bound, or a plain module on its likelihood.
 
@@ -79,8 +86,9 @@ def fit(
 
     Args:
         model: the model to train. Of a wrapper, `fit` trains the module inside, and makes wrappers of its own.
-        train: the batches, each a pair (inputs, targets). This is usually a DataLoader. `fit` iterates over it once in
-            each epoch.
+        train: the batches, usually a DataLoader, or a whole data set in memory: an `leanbayes.train.Arrays`, or a tuple
+            (inputs, targets) of NumPy arrays, pandas frames or tensors. Fractions of NumPy and pandas get the floating
+            type of the model, and whole numbers become int64; tensors stay as they are.
         likelihood: what the outputs of the model mean. `fit` also trains the parameters that the likelihood has.
         epochs: how many times `fit` goes through the data.
         optimizer: an `Optimization` with all settings of the optimizer, or only its ``optimizer``: the name of one, an
@@ -91,15 +99,25 @@ def fit(
             `Terms` holds this weight and everything else that concerns the loss: the draws of the last layer, the
             temperature of the posterior, and what the KL is divided by.
         samples: how many draws of the weights each step averages, if ``kl_weight`` is no `Terms`.
-        n_data: the number of examples in the training set. By default `fit` counts them.
-        validate: batches on which `fit` measures the negative log-likelihood after each epoch, with one draw each.
+        n_data: the number of examples in the training set. By default `fit` counts them, but it cannot for a stream.
+        batch: a function that takes a batch and returns the pair (inputs, targets), such as ``lambda b: b[:2]``. By
+            default a batch is such a pair, or a dictionary of MONAI ("image" and "label") or of Hugging Face (the
+            arguments of the model, and "labels").
+        steps_per_epoch: how many batches make an epoch. Streams without a length need it. An epoch then begins where
+            the one before it ended, and the data are read from the beginning again only after their end.
+        validate: data on which `fit` measures the negative log-likelihood after each epoch, with one draw for each
+            batch, in the form of the training data.
         checkpoint: a folder, or a `Checkpointing`. If the folder holds a checkpoint of the same training, `fit` goes on
             from there, and ends with the same weights bit for bit.
         rewire: how sparse weights move during training, for a model that has sparse weights (SSVI, Li et al. 2024).
         callbacks: functions that are called with each `Epoch`, before its checkpoint is written. After a kill between
-            the two, they are called with that epoch again.
+            the two, they are called with that epoch again. Also `leanbayes.train.EachStep`, a function of steps, and
+            `leanbayes.train.Tracking`, which writes to TensorBoard and its like. A function that returns a
+            `leanbayes.train.Stop` ends the training.
         seed: the seed of the order of the data and of all noise.
         output: picks the tensor that matters from what the model returns.
+        accelerator: an ``accelerate.Accelerator`` of your own, which then decides the device, the precision and the
+            processes. `fit` leaves it as it was.
 
     Returns:
         A `History` with one `Epoch` for each pass over the data.
@@ -115,7 +133,7 @@ def fit(
     if isinstance(checkpoint, str | Path):
         checkpoint = Checkpointing(checkpoint)
     terms = Terms.of(kl_weight, samples=samples)
-    _check(epochs, n_data, optimization, validate)
+    _check({"epochs": epochs, "n_data": n_data, "steps_per_epoch": steps_per_epoch}, optimization, validate)
     weights = _kl_schedule(terms.kl_weight)
     owns_scales = _owns_scales(optimization.optimizer)
     if owns_scales:
@@ -123,20 +141,42 @@ def fit(
     model = unwrap(model)
     require_likelihood(likelihood)
     require_function("output", output)
-    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise InputError(f"callbacks must be a list of functions, got {callbacks!r}")
-    with states_restored(), _modes_restored(model, likelihood), engine(model, optimization.mixed_precision) as runner:
-        batches = number_of_batches(train)
-        count = number_of_examples(train) if n_data is None else n_data
-        settings = LossSettings(count, terms, output, with_kl=not owns_scales, check=not reading_waits(runner.device))
-        objective = Objective(model, likelihood, settings)
-        chosen = _optimizer(objective, optimization, epochs * batches)
+    reading = Reading.of(batch, model)
+    train = as_batches(train, reading)
+    if validate is not None:
+        validate = as_batches(validate, reading, name="validate", like=train)
+    continues = steps_per_epoch is not None
+    if continues and validate is train and getattr(train, "persistent_workers", False):
+        raise InputError("with steps_per_epoch, a loader with persistent workers cannot serve training and validation")
+    if continues and rewire is not None and rewire.batches > 1:
+        number_of_batches(train)  # raises for a stream, whose further batches nobody can read ahead
+    precision = optimization.mixed_precision
+    with (
+        states_restored(),
+        _modes_restored(model, likelihood),
+        engine(model, precision, accelerator) as runner,
+    ):
+        watching = Callbacks(callbacks, writes=runner.index == 0)
+        batches = number_of_batches(train, steps_per_epoch)
+        objective = Objective(
+            model,
+            likelihood,
+            n_data=number_of_examples(train, reading) if n_data is None else n_data,
+            kl_weight=terms,
+            with_kl=not owns_scales,
+            output=output,
+            check=not reading_waits(runner.device),
+        )
+        chosen = _optimizer(objective, optimization, epochs * batches, float(weights(0.0)))
         schedule = optimization.schedule
         rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
         fingerprint = None
         if checkpoint is not None:
-            whole = {"epochs": epochs, "batches": batches, "seed": seed, "processes": runner.number}
+            whole: dict[str, Any] = {"epochs": epochs, "batches": batches, "seed": seed, "processes": runner.number}
             whole |= _settings(objective, optimization, chosen, rates, weights, rewire, epochs * batches)
+            whole |= {"precision": runner.precision}
+            if batch is not None or continues:  # left out otherwise, as in the checkpoints of earlier versions
+                whole |= {"batch": described(batch), "steps_per_epoch": steps_per_epoch}
             fingerprint = Fingerprint.of(whole | _data(train, validate, seed, checkpoint), runner.device)
         wrapped, chosen = runner.prepare(objective, chosen)
         notes = {} if (start := log_scales(model)) is None else {"scales": start}
@@ -148,7 +188,9 @@ def fit(
             engine=runner,
             data=train,
             epochs=epochs,
+            reading=reading,
             batches=batches,
+            continues=continues,
             seed=seed,
             kl_schedule=weights,
             parts=optimization.micro_batches,
@@ -157,27 +199,34 @@ def fit(
             store=None if checkpoint is None else Checkpoints(Path(checkpoint.folder), checkpoint.keep),
             every=None if checkpoint is None else checkpoint.every,
             rewirer=None if rewire is None else Rewirer(model, rewire, chosen, runner.mean),
+            callbacks=watching,
             fingerprint=fingerprint,
         )
         run.resume()
-        return _train(run, epochs, optimization.patience, validate, callbacks)
+        noted: dict[str, Any] = {"epochs": epochs, "batches": batches, "n_data": objective.n_data, "seed": seed}
+        noted |= {"optimizer": type(chosen).__name__, "precision": runner.precision}
+        try:
+            with watching.opened(noted):
+                return _train(run, epochs, optimization.patience, validate)
+        finally:
+            run.close()
 
 
-def _train(
-    run: TrainingRun, epochs: int, patience: int | None, validate: Iterable[Any] | None, callbacks: Sequence[Callback]
-) -> History:
+def _train(run: TrainingRun, epochs: int, patience: int | None, validate: Iterable[Any] | None) -> History:
     """Go through the epochs, and leave the weights of the best one in the model."""
     progress, runner = run.progress, run.engine
     best = Best(run.objective, run.store, writes=runner.index == 0)
-    while progress["epoch"] < epochs and not _settled(progress, patience):
+    while progress["epoch"] < epochs and not _settled(progress, patience) and progress["stopped"] is None:
         begin = time.perf_counter()
-        loss, nll, kl = run.epoch()
+        stop = run.epoch()
+        if stop is not None and not stop.final:
+            return _paused(run, stop.reason)
+        loss, nll, kl = run.means()
         epoch, score = progress["epoch"], None
         if validate is not None:
             seed = mix(run.seed, "validate", epoch)
-            score = validation_loss(
-                run.objective, validate, runner.device, seed, f"epoch {epoch}, step {progress['step']}"
-            )
+            position = f"epoch {epoch}, step {progress['step']}"
+            score = validation_loss(run.objective, validate, runner.device, seed, position, run.reading)
         row = Epoch(epoch, loss, nll, kl, run.kl_weight(), score, time.perf_counter() - begin)
         progress["epochs"].append(asdict(row))
         least = None if progress["best"] is None else progress["epochs"][progress["best"]]["validation"]
@@ -185,18 +234,31 @@ def _train(
             progress["best"] = epoch
             best.remember(epoch)
         run.end_epoch()
-        for callback in callbacks:  # before the checkpoint, which then holds what they change in the model
-            callback(row)
+        # Before the checkpoint, which then holds what the callbacks change in the model.
+        answer = run.callbacks.after_epoch(row, progress["step"])
+        if run.callbacks.of_epochs:
+            answer = run.agreed(answer)
+        if stop is None and answer is not None and not answer.final:
+            return _paused(run, answer.reason)
+        stop = stop or answer
+        progress["stopped"] = None if stop is None else stop.reason
         run.save()
     steps = progress["step"]
     if progress["best"] is not None:
         best.bring_back(progress["best"])
-        steps = (progress["best"] + 1) * run.batches
+        steps = min(steps, (progress["best"] + 1) * run.batches)
     start, end = run.training.notes.get("scales"), log_scales(run.objective.model)
     scales = None if start is None or end is None else movement(start, end, steps)
-    if scales is not None:
-        warn_if_still(scales)
-    return History([Epoch(**row) for row in progress["epochs"]], progress["best"], scales)
+    if scales is not None and progress["stopped"] is None:
+        warn_if_still(scales, owned=not run.objective.with_kl)
+    rows = [Epoch(**row) for row in progress["epochs"]]
+    return History(rows, progress["best"], scales, progress["stopped"])
+
+
+def _paused(run: TrainingRun, reason: str) -> History:
+    """Write a checkpoint, and return what is known before the training goes on; the weights are those of now."""
+    run.save()
+    return History([Epoch(**row) for row in run.progress["epochs"]], run.progress["best"], None, reason)
 
 
 def _settings(
@@ -211,20 +273,19 @@ def _settings(
     """Describe all that shapes the result of a training, apart from its data."""
     hold = optimization.hold_statistics
     return {
-        "n_data": objective.settings.n_data,
+        "n_data": objective.n_data,
         "parts": optimization.micro_batches,
         "rewire": None if rewire is None else asdict(rewire),
-        "terms": {name: value for name, value in vars(objective.settings.terms).items() if name != "kl_weight"},
+        "terms": {name: value for name, value in vars(objective.terms).items() if name != "kl_weight"},
         "kl_weight": describe_weights(weights),
         "optimizer": describe_optimizer(optimizer, objective),
         "schedule": describe_rates(rates, steps),
         "clip": optimization.clip,
         "hold_statistics": must_hold_statistics(objective.model) if hold is None else hold,
         "patience": optimization.patience,
-        "precision": optimization.mixed_precision or os.environ.get("ACCELERATE_MIXED_PRECISION", "no"),
         "model": describe_model(objective.model, moving=rewire is not None),
         "likelihood": described(objective.likelihood),
-        "output": described(objective.settings.output),
+        "output": described(objective.output),
     }
 
 
@@ -255,7 +316,7 @@ def _owns_scales(choice: OptimizerChoice) -> bool:
     return bool(getattr(OPTIMIZERS.named(choice) if isinstance(choice, str) else choice, "owns_scales", False))
 
 
-def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> Optimizer:
+def _optimizer(objective: Objective, optimization: Optimization, steps: int, kl_weight: float) -> Optimizer:
     """Return the optimizer that the user chose, or build it."""
     choice, model = optimization.optimizer, objective.model
     if isinstance(choice, Optimizer):
@@ -265,7 +326,7 @@ def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> 
     scale_lr = optimization.scale_lr or getattr(builder, "default_scale_lr", None)
     if isinstance(model, Bayesian):
         groups = model.parameter_groups(lr=lr, scale_lr=scale_lr, weight_decay=optimization.weight_decay)
-        if not objective.settings.with_kl:
+        if not objective.with_kl:
             scales = {id(parts.rho) for _, parts in model.parts()}
             groups = [group for group in groups if not any(id(parameter) in scales for parameter in group["params"])]
     else:
@@ -275,8 +336,8 @@ def _optimizer(objective: Objective, optimization: Optimization, steps: int) -> 
     if learned:
         groups.append({"params": learned, "lr": lr, "weight_decay": 0.0})
     if isinstance(builder, OptimizerBuilder):
-        n_data = objective.settings.n_data
-        return builder.build(Problem(model, groups, lr, optimization.weight_decay, n_data, steps))
+        n_data = objective.n_data
+        return builder.build(Problem(model, groups, lr, optimization.weight_decay, n_data, steps, kl_weight))
     return builder(groups)
 
 
@@ -301,8 +362,8 @@ def _check_owned(terms: Terms) -> None:
         )
 
 
-def _check(epochs: int, n_data: int | None, optimization: Optimization, validate: Any) -> None:
-    for name, value in (("epochs", epochs), ("n_data", n_data)):
+def _check(counts: Mapping[str, Any], optimization: Optimization, validate: Any) -> None:
+    for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
     if optimization.patience is not None and validate is None:

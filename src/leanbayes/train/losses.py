@@ -1,79 +1,38 @@
 """The loss of a batch and of a validation set, and what is to blame if it is not finite."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import batch_size, call, map_tensors, split_batch
+from leanbayes._calls import batch_size, call, map_tensors
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite
-from leanbayes.likelihood import Likelihood
-from leanbayes.objective import Terms, elbo
+from leanbayes.objective import Objective
 from leanbayes.train.batches import mix, ordered
+from leanbayes.train.data import Reading
 
-__all__ = ["LossSettings", "Objective", "culprit", "validation_loss"]
+__all__ = ["culprit", "divergence", "validation_loss"]
 
 _LARGE = 1e4  # weights of trained networks are of the order of 1, and learning rates are below
 
 
-@dataclass(frozen=True)
-class LossSettings:
-    """What stays the same in every loss of a training.
-
-    Attributes:
-        n_data: the number of examples in the training set.
-        terms: how likelihood and KL are estimated and weighed.
-        output: picks the tensor that matters from what the model returns.
-        with_kl: whether the loss contains the KL; it does not if the optimizer owns the scales.
-        check: whether each loss is read at once, to see that it is finite; on a GPU `UnreadLosses` does it later.
-    """
-
-    n_data: int
-    terms: Terms
-    output: Callable[[Any], Any]
-    with_kl: bool
-    check: bool = True
-
-
-class Objective(nn.Module):
-    """Model and likelihood as one module, so that a wrapper for several processes sees every parameter."""
-
-    def __init__(self, model: nn.Module, likelihood: Likelihood, settings: LossSettings) -> None:
-        super().__init__()
-        self.model, self.likelihood, self.settings = model, likelihood, settings
-
-    def forward(
-        self, x: Any, y: Tensor, kl_weight: float, generator: torch.Generator, one_draw: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss of a part of a batch, its negative log-likelihood and the KL; ``one_draw`` averages none."""
-        terms = replace(self.settings.terms, kl_weight=kl_weight)
-        parts = elbo(
-            self.model,
-            x,
-            y,
-            self.likelihood,
-            n_data=self.settings.n_data,
-            kl_weight=replace(terms, samples=1, last_layer_samples=1) if one_draw else terms,
-            with_kl=self.settings.with_kl,
-            generator=generator,
-            output=self.settings.output,
-            check=self.settings.check,
-        )
-        return parts.loss, parts.nll, parts.kl
-
-    @torch.no_grad()
-    def divergence(self, generator: torch.Generator) -> float:
-        """Return the KL of the model as it is now, for the report alone; a plain module has none."""
-        return self.model.kl(generator=generator).item() if isinstance(self.model, Bayesian) else 0.0
+@torch.no_grad()
+def divergence(objective: Objective, generator: torch.Generator) -> float:
+    """Return the KL of the model as it is now, for the report alone; a plain module has none."""
+    return objective.model.kl(generator=generator).item() if isinstance(objective.model, Bayesian) else 0.0
 
 
 @torch.no_grad()
 def validation_loss(
-    objective: Objective, batches: Iterable[Any], device: torch.device, seed: int, position: str = "validation"
+    objective: Objective,
+    batches: Iterable[Any],
+    device: torch.device,
+    seed: int,
+    position: str = "validation",
+    reading: Reading | None = None,
 ) -> float:
     """Return the mean negative log-likelihood of an example, with one draw of the weights for each batch.
 
@@ -83,8 +42,10 @@ def validation_loss(
         device: the device to which batches go.
         seed: the seed of the draws.
         position: where the training is, for the error after a loss that is not finite.
+        reading: how a batch becomes inputs and targets; by default a batch is a pair.
     """
     objective.eval()
+    read = reading or Reading()
     noise = torch.Generator(device=device).manual_seed(seed)
     options = {"generator": noise} if isinstance(objective.model, Bayesian) else {}
     losses: list[Tensor] = []
@@ -92,9 +53,9 @@ def validation_loss(
     count = 0
     with ordered(batches, mix(seed, "order")):
         for batch in batches:
-            x, y = map_tensors(lambda leaf: leaf.to(device), split_batch(batch))
+            x, y = read(batch, device)
             returned = call(lambda *args, **kwargs: objective.model(*args, **kwargs, **options), x)
-            losses.append(objective.likelihood.nll(objective.settings.output(returned), y).double())
+            losses.append(objective.likelihood.nll(objective.output(returned), y).double())
             finite_data.append(torch.stack([_finite(x, device), _finite(y, device)]))
             count += batch_size(x)
     if not count:

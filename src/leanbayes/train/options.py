@@ -32,9 +32,11 @@ class Optimization:
         scale_lr: the learning rate of the scales. By default it is ``lr``, and 0.01 for "sgd". The optimizer "sgd"
             trains the scales by Adam, because plain gradients of the KL are too small to move them.
         weight_decay: the weight decay of the means. The scales have none.
-        schedule: how the learning rate changes from step to step: "constant", "cosine", the name of a schedule that
-            another package adds, or a function of the optimizer and the number of steps that returns a scheduler.
-        clip: the largest norm that the gradient may have. By default it is not clipped.
+        schedule: how the learning rate changes from step to step: "constant", "cosine", "warmup_cosine" (5 % of the
+            steps rise, the others fall as half a cosine), the name of a schedule that another package adds, or a
+            function of the optimizer and the number of steps that returns a scheduler.
+        clip: the largest norm that the gradient may have. By default it is not clipped. The gradients of scales that
+            the optimizer owns ("ivon") neither count nor change, because they give the curvature.
         micro_batches: into how many parts `fit` cuts each batch. The parts pass through the network one after the
             other, each with its own weight draw, and one optimizer step follows.
         mixed_precision: "fp16" or "bf16" for mixed precision, which needs the package accelerate.

@@ -11,11 +11,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from leanbayes.errors import InputError
+from leanbayes.train.batches import one_order
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-__all__ = ["Engine", "OneProcess", "engine"]
+__all__ = ["Engine", "OneProcess", "accelerate_untouched", "engine"]
 
 
 class Engine(Protocol):
@@ -25,11 +26,13 @@ class Engine(Protocol):
         device: the device to which batches go.
         index: the number of this process, from 0.
         number: how many processes there are.
+        precision: the mixed precision, or "no".
     """
 
     device: torch.device
     index: int
     number: int
+    precision: str
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Put the objective on the device, and return it and the optimizer as training uses them."""
@@ -69,7 +72,7 @@ class OneProcess:
 
     def __init__(self, model: nn.Module) -> None:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.index, self.number = 0, 1
+        self.index, self.number, self.precision = 0, 1, "no"
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Put what the likelihood learns beside the model."""
@@ -110,6 +113,7 @@ class Accelerated:
         self.device: torch.device = accelerator.device
         self.index: int = accelerator.process_index
         self.number: int = accelerator.num_processes
+        self.precision = str(accelerator.mixed_precision)
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap both as accelerate does."""
@@ -125,6 +129,7 @@ class Accelerated:
         if self.accelerator.num_processes == 1 or not isinstance(batches, DataLoader):
             return batches
         prepared: Iterable[Any] = self.accelerator.prepare(batches)
+        one_order(prepared, batches)
         return prepared
 
     def backward(self, loss: Tensor) -> None:
@@ -156,12 +161,26 @@ class Accelerated:
 
 
 @contextmanager
-def engine(model: nn.Module, mixed_precision: str | None) -> Iterator[Engine]:
+def engine(model: nn.Module, mixed_precision: str | None, accelerator: "Accelerator | None" = None) -> Iterator[Engine]:
     """Give the engine that this training needs.
 
     A launcher such as ``accelerate launch`` or ``torchrun`` tells in the environment how many processes there are.
     ``accelerate launch`` tells the precision there as well.
+
+    Args:
+        model: the model that is trained.
+        mixed_precision: the precision that the user asks for.
+        accelerator: the user's own Accelerator, which is used as it is and left as it was.
     """
+    if accelerator is not None:
+        _check_accelerator(accelerator, mixed_precision)
+        before = {name: list(getattr(accelerator, name)) for name in _HELD_BY_ACCELERATE if hasattr(accelerator, name)}
+        try:
+            yield Accelerated(accelerator)
+        finally:  # what fit prepared must not be in the files of accelerator.save_state()
+            for name, values in before.items():
+                getattr(accelerator, name)[:] = values
+        return
     if mixed_precision is None:
         mixed_precision = os.environ.get("ACCELERATE_MIXED_PRECISION")
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -177,18 +196,71 @@ def engine(model: nn.Module, mixed_precision: str | None) -> Iterator[Engine]:
         return
     try:
         from accelerate import Accelerator, DataLoaderConfiguration
-        from accelerate.state import AcceleratorState
+        from accelerate.state import AcceleratorState, GradientState
     except ImportError as error:
         reason = "training on several processes" if several else f"mixed_precision={mixed_precision!r}"
         raise InputError(
             f"{reason} needs the package accelerate, which is not installed: pip install 'leanbayes[distributed]'"
         ) from error
-    # Accelerate keeps one state for the whole program and refuses another precision later; ours must not stay behind.
-    before = dict(AcceleratorState._shared_state)
-    AcceleratorState._shared_state.clear()
-    try:
-        sharing = DataLoaderConfiguration(split_batches=True, use_seedable_sampler=False)
-        yield Accelerated(Accelerator(mixed_precision=mixed_precision, dataloader_config=sharing))
-    finally:
+    with accelerate_untouched():
+        # Accelerate keeps one state for the whole program, and refuses another precision than that of the first use.
         AcceleratorState._shared_state.clear()
-        AcceleratorState._shared_state.update(before)
+        GradientState._shared_state.clear()
+        sharing = DataLoaderConfiguration(split_batches=True, use_seedable_sampler=False)
+        # Without a GPU, accelerate joins the processes of torchrun only if it is told that they use the CPU.
+        on_cpu = several and not torch.accelerator.is_available()
+        made = Accelerator(mixed_precision=mixed_precision, dataloader_config=sharing, cpu=on_cpu)
+        if made.num_processes != int(os.environ.get("WORLD_SIZE", "1")):
+            raise InputError(
+                f"WORLD_SIZE in the environment says {os.environ['WORLD_SIZE']} processes, and accelerate joins "
+                f"{made.num_processes}: each process would train a model of its own; start with accelerate launch"
+            )
+        yield Accelerated(made)
+
+
+@contextmanager
+def accelerate_untouched() -> Iterator[None]:
+    """Leave the state that accelerate keeps for the whole program as it was, also after an error."""
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    states = [kind._shared_state for kind in (PartialState, AcceleratorState, GradientState)]
+    before = [dict(state) for state in states]
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    try:
+        yield
+    finally:
+        for state, values in zip(states[several:], before[several:], strict=True):  # a process group stays joined
+            state.clear()
+            state.update(values)
+
+
+_HELD_BY_ACCELERATE = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects")
+_WHOLE_WEIGHTS = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA")
+
+
+def _check_accelerator(accelerator: Any, mixed_precision: str | None) -> None:
+    """Raise if `fit` cannot train with this Accelerator and keep what it promises."""
+    if not hasattr(accelerator, "prepare") or not hasattr(accelerator, "backward"):
+        raise InputError(f"accelerator must be an accelerate.Accelerator, got {accelerator!r}")
+    precision = str(accelerator.mixed_precision)
+    if mixed_precision not in (None, precision):
+        raise InputError(
+            f"the Accelerator has mixed_precision={precision!r}, and Optimization has {mixed_precision!r}; leave it to "
+            "the Accelerator"
+        )
+    kind = accelerator.distributed_type.name
+    if kind not in _WHOLE_WEIGHTS:
+        raise InputError(
+            f"the Accelerator trains by {kind}, whose processes hold pieces of the weights, and a draw needs whole "
+            "weights; use an Accelerator without this plugin"
+        )
+    if accelerator.gradient_accumulation_steps != 1:
+        raise InputError(
+            f"the Accelerator accumulates gradients over {accelerator.gradient_accumulation_steps} steps, which would "
+            "shrink the loss of fit; use Optimization(micro_batches=...) for smaller parts of a batch"
+        )
+    if accelerator.num_processes > 1 and not accelerator.split_batches:
+        raise InputError(
+            "the Accelerator gives each process whole batches, and fit shares every batch among the processes: "
+            "Accelerator(dataloader_config=DataLoaderConfiguration(split_batches=True))"
+        )

@@ -78,7 +78,10 @@ def seed_all(seed: int) -> None:
     """Seed every global random generator that a model or a data set may use."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # torch.manual_seed would store the call, with a trace of the stack, for each kind of device that is missing
+        torch.default_generator.manual_seed(seed)
 
 
 @contextmanager

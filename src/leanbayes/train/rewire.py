@@ -133,6 +133,9 @@ class Rewirer:
         if scale == "mean":
             scale = float(family.spread(parts.rho).double().mean())
         self._permute(parts.rho, move, replace(family, init_scale=scale).initial(values[:1], None))
+        adopt = getattr(getattr(self.optimizer, "optimizer", self.optimizer), "adopt_scales", None)  # accelerate wraps
+        if adopt is not None:
+            adopt(parts.rho, move.arrived)
         if parts.memory is not None and parts.memory.shape == values.shape:
             parts.memory.copy_(move.carried(parts.memory))
 

@@ -42,15 +42,26 @@ def movement(start: Tensor, end: Tensor, steps: int) -> Scales:
     return Scales(quantiles[0], quantiles[1], float((end - start).abs().median()), steps)
 
 
-def warn_if_still(scales: Scales) -> None:
-    """Warn if the scales ended where they began, after more than a few steps."""
+def warn_if_still(scales: Scales, owned: bool = False) -> None:
+    """Warn if the scales ended where they began, after more than a few steps.
+
+    Args:
+        scales: how the scales moved.
+        owned: whether the optimizer owned them, so that they have no learning rate but follow the curvature.
+    """
     if scales.steps < FEWEST_STEPS or scales.moved >= LEAST:
         return
+    advice = (
+        "The optimizer makes the scales from the curvature of the loss, so let the curvature move faster by a lower "
+        "beta2, train for longer, or start from another scale: leanbayes.optim.NaturalGradients(initial_scale=...)"
+        if owned
+        else 'Choose the optimizer by its name ("adam", "sgd" or "ivon"), so that fit trains the scales; raise '
+        "Optimization(scale_lr=...); or train for longer"
+    )
     warnings.warn(
         f"after {scales.steps} steps half of the scales are within {scales.moved:.2%} of where they began (the median "
         f"was {scales.start[2]:.3g} and is {scales.end[2]:.3g}), so the model is as uncertain as it was initialised. "
-        'Choose the optimizer by its name ("adam", "sgd" or "ivon"), so that fit trains the scales; raise '
-        "Optimization(scale_lr=...); or train for longer",
+        f"{advice}",
         ScalesDidNotMove,
         stacklevel=4,
     )

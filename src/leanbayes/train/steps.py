@@ -1,24 +1,37 @@
 """A training under way: its epochs, its optimizer steps and its checkpoints."""
 
 import warnings
-from collections.abc import Iterable, Mapping
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leanbayes._calls import batch_size, map_tensors, split_batch, take
+from leanbayes._calls import batch_size, take
 from leanbayes._wrappers import gradients_averaged_by_hand
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, OtherTraining, UncheckedCheckpoint
-from leanbayes.objective import Schedule
-from leanbayes.train.batches import batch_checksum, batches_after, mix, ordered, stream
+from leanbayes.objective import Objective, Schedule
+from leanbayes.train.batches import (
+    batch_checksum,
+    batches_after,
+    endless,
+    mix,
+    number_of_batches,
+    order_checksum,
+    ordered,
+    stream,
+)
+from leanbayes.train.callbacks import Callbacks, Step
 from leanbayes.train.checkpoint import Checkpoints, Training
+from leanbayes.train.data import Reading
 from leanbayes.train.fingerprint import Fingerprint, differences
-from leanbayes.train.losses import Objective, culprit
+from leanbayes.train.history import Stop
+from leanbayes.train.losses import culprit, divergence
 from leanbayes.train.norms import fix_statistics
 from leanbayes.train.processes import Engine
 from leanbayes.train.random_states import RandomStates, seed_all, states_restored
@@ -33,7 +46,8 @@ _RECORDED_BY_0_1 = ("epochs", "batches", "n_data", "seed", "parts", "rewire")
 
 def new_progress() -> dict[str, Any]:
     """Return the progress of a training that has not begun."""
-    return {"epoch": 0, "batch": 0, "step": 0, "sums": [0.0] * 3, "epochs": [], "best": None}
+    counts = {"epoch": 0, "batch": 0, "step": 0, "pass": 0, "read": 0}
+    return counts | {"sums": [0.0] * 3, "epochs": [], "best": None, "stopped": None}
 
 
 @dataclass
@@ -47,7 +61,9 @@ class TrainingRun:
         engine: where the training runs.
         data: the batches as the user gave them.
         epochs: how many epochs the training has.
+        reading: how a batch becomes inputs and targets.
         batches: how many batches an epoch has.
+        continues: whether an epoch goes on where the one before it ended, so that it is no pass over the data.
         seed: the seed of the training.
         kl_schedule: the weight of the KL as a function of the share of training that is done.
         parts: into how many micro-batches each batch is cut.
@@ -56,6 +72,7 @@ class TrainingRun:
         store: the checkpoints, or None.
         every: how many steps lie between two checkpoints, or None for one after each epoch.
         rewirer: what moves sparse weights, or None.
+        callbacks: what watches the training.
         fingerprint: what tells this training from others, or None without checkpoints.
     """
 
@@ -65,7 +82,9 @@ class TrainingRun:
     engine: Engine
     data: Iterable[Any]
     epochs: int
+    reading: Reading
     batches: int
+    continues: bool
     seed: int
     kl_schedule: Schedule
     parts: int
@@ -74,6 +93,7 @@ class TrainingRun:
     store: Checkpoints | None
     every: int | None
     rewirer: Rewirer | None
+    callbacks: Callbacks
     fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +103,13 @@ class TrainingRun:
         self.sums = self._new_sums()
         self.unread = UnreadLosses(self.engine.device)
         self.restored: RandomStates | None = None
+        self.passes: Generator[tuple[int, Any]] | None = None
+
+    def close(self) -> None:
+        """Leave the data, so that their samplers have their own generators again."""
+        if self.passes is not None:
+            self.passes.close()
+            self.passes = None
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one. A checkpoint of another training is an error."""
@@ -133,37 +160,84 @@ class TrainingRun:
         """Return the present weight of the KL."""
         return float(self.kl_schedule(self.progress["step"] / self.steps))
 
-    def epoch(self) -> tuple[float, float, float]:
-        """Train to the end of the present epoch. Return the means of loss, NLL and KL over all its batches."""
+    def epoch(self) -> Stop | None:
+        """Train to the end of the present epoch, or until a callback stops the training."""
         progress = self.progress
         self.wrapped.train()
         if self.hold:
             fix_statistics(self.objective)
         seed_all(mix(self.seed, "model", progress["epoch"], self.engine.index))
-        with closing(stream(self.loader, self.data, self.seed, progress["epoch"], self.engine.index)) as source:
-            for _ in range(progress["batch"]):
-                next(source)
+        stop = None
+        with self._source() as source:
             if self.restored is not None and progress["batch"]:
                 self.restored.restore()
-            self.restored = None
-            for batch in source:
+            self.restored, first = None, True
+            for number, batch in source:
                 if progress["step"] == 0:
                     self._check_first(batch)
+                if number != progress["pass"]:
+                    progress |= {"pass": number, "read": 0}
+                if first:
+                    self._check_order()
+                    first = False
+                weight, rate = self.kl_weight(), self._rate_of_means()
                 means = self.step(batch)
                 self.sums += means
                 self.unread.add(self._position(), means[0])  # the mean over processes, so that all of them raise
                 progress["batch"] += 1
+                progress["read"] += 1
                 progress["step"] += 1
+                stop = self._watched(means, weight, rate)
+                if stop is not None:
+                    break
                 if self.every is not None and progress["step"] % self.every == 0:
                     self.save()
+            self._check_order()
         self.unread.read()
         self._check_weights()
-        loss, nll, kl = (self.sums / max(progress["batch"], 1)).tolist()
-        if not self.objective.settings.with_kl:
-            noise = self._generator("divergence", progress["epoch"])
-            kl = self.objective.divergence(noise)
-            loss = nll + self.kl_weight() * kl / self.objective.settings.n_data
+        return stop
+
+    def means(self) -> tuple[float, float, float]:
+        """Return the means of loss, NLL and KL over the batches of the present epoch."""
+        loss, nll, kl = (self.sums / max(self.progress["batch"], 1)).tolist()
+        if not self.objective.with_kl:
+            kl = divergence(self.objective, self._generator("divergence", self.progress["epoch"]))
+            loss = nll + self.kl_weight() * kl / self.objective.n_data
         return loss, nll, kl
+
+    def agreed(self, stop: Stop | None) -> Stop | None:
+        """Return the same for all processes: if one of them stops, all of them do."""
+        if self.engine.number == 1:
+            return stop
+        votes = torch.tensor([stop is not None, stop is not None and stop.final], device=self.engine.device)
+        stops, final = self.engine.mean(votes.double()).tolist()
+        if not stops:
+            return None
+        return replace(stop or Stop("a callback of another process stopped the training"), final=final > 0)
+
+    def _watched(self, means: Tensor, weight: float, rate: float) -> Stop | None:
+        """Show the step to the callbacks that want to see it; only then is the loss read."""
+        step = self.progress["step"]
+        stop = None
+        if self.callbacks.due(step):
+            loss, nll, kl = means.tolist()
+            known = kl if self.objective.with_kl else None
+            stop = self.callbacks.after_step(Step(step, self.progress["epoch"], loss, nll, known, weight, rate))
+        return self.agreed(stop) if self.callbacks.may_stop(step) else None
+
+    @contextmanager
+    def _source(self) -> Iterator[Iterable[tuple[int, Any]]]:
+        """Give the batches of the present epoch that are still to come, each with the number of its pass."""
+        progress, process = self.progress, self.engine.index
+        if self.continues:
+            if self.passes is None:
+                self.passes = endless(self.loader, self.data, self.seed, progress["pass"], progress["read"], process)
+            yield islice(self.passes, self.batches - progress["batch"])
+            return
+        with closing(stream(self.loader, self.data, self.seed, progress["epoch"], process)) as source:
+            for _ in range(progress["batch"]):
+                next(source)
+            yield ((progress["epoch"], batch) for batch in source)
 
     def end_epoch(self) -> None:
         """Make the next epoch the present one."""
@@ -172,7 +246,7 @@ class TrainingRun:
 
     def step(self, batch: Any) -> Tensor:
         """Take one optimizer step. Return loss, NLL and KL as the means over parts and processes."""
-        x, y = map_tensors(lambda leaf: leaf.to(self.engine.device), split_batch(batch))
+        x, y = self.reading(batch, self.engine.device)
         size, step, training = batch_size(x), self.progress["step"], self.training
         if size < self.parts:
             raise InputError(f"a batch of {size} cannot be cut into {self.parts} parts; lower micro_batches")
@@ -183,7 +257,7 @@ class TrainingRun:
             rows = slice(bounds[part], bounds[part + 1])
             noise = self._generator("noise", step, self.engine.index * self.parts + part)
             try:
-                values = self.wrapped(take(x, rows), take(y, rows), self.kl_weight(), noise)
+                values = self.wrapped(take(x, rows), take(y, rows), kl_weight=self.kl_weight(), generator=noise)
             except NonFinite as error:
                 reason = culprit(training.modules, take(x, rows), take(y, rows), self._rates())
                 raise NonFinite(f"{self._position()}: {error}; {reason}") from error
@@ -197,6 +271,9 @@ class TrainingRun:
     def _rates(self) -> list[float]:
         groups = self.training.optimizer.param_groups
         return [float(group.get("initial_lr", group.get("lr", 0.0))) for group in groups]
+
+    def _rate_of_means(self) -> float:
+        return float(self.training.optimizer.param_groups[0].get("lr", 0.0))
 
     def _position(self) -> str:
         progress = self.progress
@@ -214,6 +291,20 @@ class TrainingRun:
             "after a kill: Checkpointing(..., exact=False)"
         )
 
+    def _check_order(self) -> None:
+        """Raise an error in all processes if a sampler has given them different orders of the examples."""
+        value = order_checksum(self.loader)
+        if value is None:
+            return
+        pair = torch.tensor([value, value**2], dtype=torch.float64, device=self.engine.device)
+        mean, square = self.engine.mean(pair).tolist()
+        if square - mean**2 > 1e-4:  # the variance over n processes is 0, or at least about 1 / n
+            raise InputError(
+                "the sampler of the training data gives each process another order of the examples, so that some would "
+                "be used twice and others not at all. It draws from a generator that fit cannot seed; let it draw from "
+                "torch's, NumPy's or Python's global state, or keep its torch.Generator as an attribute"
+            )
+
     def _check_weights(self) -> None:
         """Raise an error if the last steps of an epoch, whose loss nobody has seen, spoiled the weights."""
         values = [parameter for parameter in self.objective.parameters() if parameter.numel()]
@@ -223,7 +314,7 @@ class TrainingRun:
     def _update(self) -> None:
         """Let the optimizer and the schedule take their step on the gradients that are there."""
         optimizer, objective = self.training.optimizer, self.objective
-        owns_scales = not objective.settings.with_kl
+        owns_scales = not objective.with_kl
         if self.clip is not None:
             self.engine.clip(_clipped(objective, owns_scales), self.clip)
         if owns_scales:
@@ -231,6 +322,8 @@ class TrainingRun:
                 group["kl_weight"] = self.kl_weight()
         try:
             optimizer.step()
+        except NonFinite as error:
+            raise NonFinite(f"{self._position()}: {error}") from error
         except RuntimeError as error:
             if "overflow" not in str(error):
                 raise
@@ -244,14 +337,15 @@ class TrainingRun:
         if self.rewirer is None or not self.rewirer.how.due(step, self.steps):
             return
         pairs = [(x, y), *self._further_batches(self.rewirer.how.batches - 1)]
+        terms = replace(self.objective.terms, kl_weight=self.kl_weight(), samples=1, last_layer_samples=1)
 
-        def loss(draw: int) -> Tensor:
+        def loss_of(draw: int) -> Tensor:
             noise = self._generator("rewire", step, draw, self.engine.index)
             with gradients_averaged_by_hand():
-                values: tuple[Tensor, ...] = self.objective(*pairs[draw], self.kl_weight(), noise, one_draw=True)
-            return values[0]
+                loss: Tensor = self.objective(*pairs[draw], kl_weight=terms, generator=noise).loss
+            return loss
 
-        self.rewirer.move(loss, self.rewirer.how.rate_at(step, self.steps))
+        self.rewirer.move(loss_of, self.rewirer.how.rate_at(step, self.steps))
 
     def _further_batches(self, count: int) -> list[Any]:
         """Return the batches that follow the present one in this epoch, for a move that needs several.
@@ -261,11 +355,13 @@ class TrainingRun:
         """
         if not count:
             return []
-        epoch, position = self.progress["epoch"], self.progress["batch"]
-        with states_restored(), ordered(self.data, mix(self.seed, "order", epoch), epoch):
-            seed_all(mix(self.seed, "data", epoch, self.engine.index))
-            batches = batches_after(self.loader, position, count, self.batches)
-        return [map_tensors(lambda leaf: leaf.to(self.engine.device), split_batch(batch)) for batch in batches]
+        number, position, length = self.progress["epoch"], self.progress["batch"], self.batches
+        if self.continues:
+            number, position, length = self.progress["pass"], self.progress["read"], number_of_batches(self.data)
+        with states_restored(), ordered(self.data, mix(self.seed, "order", number), number):
+            seed_all(mix(self.seed, "data", number, self.engine.index))
+            batches = batches_after(self.loader, position, count, length)
+        return [self.reading(batch, self.engine.device) for batch in batches]
 
     def _generator(self, *purpose: object) -> torch.Generator:
         """Return a generator whose seed depends on the training's seed and on the purpose alone."""

@@ -103,7 +103,7 @@ def test_numbers() -> None:
     collector.add(PredictedBatch(None, torch.zeros(6, 2), truth, prediction(mean, torch.full((6, 1), 4.0))))
     collector.add(PredictedBatch("far", torch.zeros(6, 2), truth, prediction(mean, torch.full((6, 1), 4.0))))
     arrays = collector.arrays()
-    assert sorted(arrays) == ["deviation", "predicted", "truth"]
+    assert sorted(arrays) == ["deviation", "input_nll", "input_targets", "predicted", "truth"]
     assert torch.equal(arrays["predicted"], mean.flatten())
     assert arrays["deviation"].tolist() == [2.0] * 6
 

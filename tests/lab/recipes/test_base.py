@@ -9,6 +9,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
+from leanbayes.conformal import Sets
 from leanbayes.lab.recipes import Recipe, Run, parse, prepare
 from leanbayes.metrics import accuracy
 from tests import tasks
@@ -32,9 +33,14 @@ SPECS = {
     "layers:predict=moments": lb.Bayesian,
     "vdp+temperature": Temperature,
     "swag:rank=3,draws=4": Swag,
+    "swa": nn.Sequential,
+    "swa:schedule=cyclical,cycle=2,pretrain=0.5": nn.Sequential,
+    "snapshot:members=3": Ensemble,
+    "swa+temperature": Temperature,
     "laplace": LaplaceApproximation,
     "laplace:subset=subnetwork,rate=0.3": LaplaceApproximation,
     "vi+temperature": Temperature,
+    "vi+temperature+conformal:level=0.7": Sets,
     "ensemble:members=2+temperature": Temperature,
 }
 
@@ -59,7 +65,9 @@ def test_it_learns_and_comes_back_from_a_file(spec: str, tmp_path: Path) -> None
     assert lb.about(tmp_path / "x.lb") == {"spec": spec}
 
 
-@pytest.mark.parametrize("spec", ["swag:rank=3,draws=4", "partial", "dropout", "ensemble:members=2", "vdp"])
+@pytest.mark.parametrize(
+    "spec", ["swag:rank=3,draws=4", "partial", "dropout", "ensemble:members=2", "vdp", "swa", "snapshot"]
+)
 def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> None:
     task = tasks.pictures()
     predictor = prepare(parse(spec), task, Run(BUDGET)).predictor
@@ -73,7 +81,17 @@ def test_batch_norm_passes_through_and_comes_back(spec: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "spec", ["deterministic", "partial:rate=0.1", "ensemble:members=2", "dropout", "layers:predict=moments", "vdp"]
+    "spec",
+    [
+        "deterministic",
+        "partial:rate=0.1",
+        "ensemble:members=2",
+        "dropout",
+        "layers:predict=moments",
+        "vdp",
+        "swa",
+        "snapshot:members=2,lr=0.05",
+    ],
 )
 @pytest.mark.parametrize("make", [tasks.pixels, tasks.regression])
 def test_pixels_and_regression(spec: str, make) -> None:

@@ -37,11 +37,21 @@ def test_scales_are_trained_under_every_optimizer_and_their_movement_is_kept(opt
 
 def test_every_recipe_spends_the_epochs_of_the_budget() -> None:
     task = tasks.classes()
-    for spec in ("deterministic", "dropout", "vi", "vdp", "partial:pretrain=0.25", "layers:pretrain=0", "swag:draws=2"):
+    for spec in (
+        "deterministic",
+        "dropout",
+        "vi",
+        "vdp",
+        "partial:pretrain=0.25",
+        "layers:pretrain=0",
+        "swag:draws=2",
+        "swa",
+        "snapshot:members=3",
+    ):
         stages: list[str] = []
         prepare(parse(spec), task, Run(BUDGET, watch=lambda stage, epoch, epochs, to=stages: to.append(stage)))
         own = ("plain", parse(spec).name)
-        assert len([stage for stage in stages if stage in own]) == BUDGET.epochs, spec
+        assert len([stage for stage in stages if stage.startswith(own)]) == BUDGET.epochs, spec
 
 
 def test_an_interrupted_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
@@ -54,9 +64,18 @@ def test_an_interrupted_run_ends_where_a_whole_one_does(tmp_path: Path) -> None:
         if stage == wanted and done == 3:
             raise Stop
 
-    for spec, wanted in (("partial", "plain"), ("partial", "partial"), ("swag:draws=2", "swag")):
+    for spec, wanted in (
+        ("partial", "plain"),
+        ("partial", "partial"),
+        ("swag:draws=2", "swag"),
+        ("swa:pretrain=0.5", "plain"),
+        ("swa:pretrain=0.5", "swa"),
+        ("swa:pretrain=0,schedule=cyclical,cycle=2", "swa"),
+        ("snapshot:members=2", "snapshot 1"),
+        ("snapshot:members=2", "snapshot 2"),
+    ):
         whole = prepare(parse(spec), task, Run(BUDGET)).predictor.state_dict()
-        folder = tmp_path / f"{spec[:4]}{wanted}"
+        folder = tmp_path / f"{spec}{wanted}"
         with pytest.raises(Stop):
             prepare(parse(spec), task, Run(BUDGET, folder=folder, watch=stop))
         again = prepare(parse(spec), task, Run(BUDGET, folder=folder)).predictor.state_dict()

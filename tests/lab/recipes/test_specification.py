@@ -9,8 +9,8 @@ from leanbayes.lab.recipes import RECIPES, parse, settings
 
 
 def test_names_and_options() -> None:
-    names = "deterministic ensemble dropout vi radial vdp partial layers swag laplace temperature ssvi rigl"
-    assert {*names.split(), "variational_dropout"} == set(RECIPES)
+    names = "deterministic ensemble dropout vi radial vdp partial layers lean swag laplace temperature ssvi rigl"
+    assert {*names.split(), "variational_dropout", "swa", "snapshot", "conformal", "tta"} == set(RECIPES)
     recipe = parse("partial:rate=0.02,propagate=local")
     assert (recipe.rate, recipe.propagate) == (0.02, "local")
     assert settings(parse("vi+temperature"))["of"]["name"] == "vi"

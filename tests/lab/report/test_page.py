@@ -199,3 +199,32 @@ def test_markup_in_class_names_and_names_of_sets_is_text_in_figures(tmp_path):
     assert all(image["src"].startswith("data:image/") for image in page.of("img"))
     assert sum(evil in image["alt"] for image in page.of("img")) == 12
     assert sum(evil in text for text in page.text) >= 13  # the legend, and an answer below each picture
+
+
+def test_the_page_begins_with_the_recommendation(tmp_path):
+    sentences = ["Take <b>: it is better.", "To train, it costs 2.0 times.", "The interval is over 3 seeds."]
+    text = edited(tmp_path, lambda record: record.update(recommendation={"sentences": sentences}))
+    header = text[text.index("<header>") : text.index("<nav")]
+    said = " ".join("".join(Page(header).text).split())
+    assert said.startswith(f"2 methods compared on t {' '.join(sentences)}")
+    assert "<strong>Take &lt;b&gt;: it is better.</strong>" in header
+    assert "has the best" not in header
+    for nothing in (None, {"sentences": []}):
+        old = edited(tmp_path / str(nothing)[:4], lambda record, value=nothing: record.update(recommendation=value))
+        assert "has the best" in old  # the record of an older version
+
+
+def test_how_many_networks_a_method_is_worth_or_why_that_is_not_known(tmp_path):
+    equivalents = {
+        "ensemble": "a",
+        "nll": [3.0, 2.0, 1.0],
+        "methods": {"a": {"value": 3.0, "text": "3.0"}, "b": {"value": None, "text": "<1"}},
+        "reason": None,
+    }
+    text = edited(tmp_path / "with", lambda record: record.update(ensemble_equivalent=equivalents))
+    assert "Worth (networks), higher is better" in text
+    assert re.search(r'<td data-value="3.0" class="best"><b>3.0</b></td>', text)
+    assert re.search(r'<td data-value="0.0"><b>&lt;1</b></td>', text)
+    text = edited(tmp_path / "none", lambda record: record.update(ensemble_equivalent={"reason": "No ensemble."}))
+    assert "How many plain networks each method is worth is not known. No ensemble." in text
+    assert "Worth (networks)" not in text

@@ -142,3 +142,20 @@ def test_the_single_file_of_earlier_versions_is_read(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps(GOOD))
     write_tensors(tmp_path / "arrays.safetensors", {"a/x": torch.ones(3)}, {"kind": "arrays", "format": 1})
     assert list(read_comparison(tmp_path)[1].by_key) == ["a/x"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("recommendation", "Take a."),
+        ("recommendation", {"sentences": [1]}),
+        ("ensemble_equivalent", [1]),
+        ("ensemble_equivalent", {"reason": 3}),
+        ("ensemble_equivalent", {"nll": [1.0], "methods": {"a": {"value": None, "text": ">7"}}}),
+        ("ensemble_equivalent", {"nll": [1.0], "methods": {"a": {"value": 1.0}}}),
+        ("ensemble_equivalent", {"nll": 3, "methods": {}}),
+    ],
+)
+def test_a_recommendation_that_no_comparison_wrote_is_refused(tmp_path, field, value):
+    with pytest.raises(ForeignFile, match=field):
+        write_report(broken(tmp_path, json.dumps(GOOD | {field: value})))

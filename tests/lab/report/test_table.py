@@ -126,3 +126,17 @@ def test_a_metric_that_this_program_does_not_know_has_the_direction_of_the_recor
 
 def test_where_all_are_equal_none_is_the_best():
     assert best(comparison_table(record(a=[{"nll": 1.0}], b=[{"nll": 1.0}])), "nll") == []
+
+
+def test_equivalents_beyond_both_ends_are_sorted_there_and_the_best_is_marked():
+    texts = {"a": (None, "<1"), "b": (2.5, "2.5"), "c": (None, ">3"), "d": (None, ">3")}
+    methods = [{"name": name, "runs": [{"seed": 0, "metrics": {"nll": 0.1}}]} for name in (*texts, "e")]
+    known = {name: {"value": value, "text": text} for name, (value, text) in texts.items()}
+    results = {"methods": methods, "ensemble_equivalent": {"nll": [3, 2, 1], "methods": known}}
+    cells = [row.cells["ensemble_equivalent"] for row in comparison_table(results)]
+    assert [cell.text for cell in cells] == ["<1", "2.5", ">3", ">3", "–"]
+    assert [cell.mean for cell in cells] == [0.0, 2.5, 4.0, 4.0, None]
+    assert [cell.best for cell in cells] == [False, False, True, True, False]
+    for record in (None, {"reason": "no ensemble"}, {}):
+        rows = comparison_table({"methods": methods, "ensemble_equivalent": record})
+        assert "ensemble_equivalent" not in rows[0].cells

@@ -13,10 +13,13 @@ SIZE = STUDIES["pareto"].sizes["cpu"]
 OURS, ONE_PASS = "partial 1 %", "partial 1 % by moments"
 
 
+NEWER = {"lean", "swa", "snapshot", "tta", "conformal"}  # recipes that came after the published record
+
+
 def test_every_recipe_is_there() -> None:
     for size in ("cpu", "paper"):
         methods = STUDIES["pareto"].sizes[size].methods
-        assert {parse(spec).name for spec in methods.values()} == set(RECIPES)
+        assert {parse(spec).name for spec in methods.values()} == set(RECIPES) - NEWER
 
 
 def test_dominated_counts_what_is_left_and_below() -> None:

@@ -53,3 +53,15 @@ def test_first_order_has_gradients_where_they_are_recorded(tracked: bool) -> Non
     value, spread = taylor(torch.tanh, mean, variance)
     torch.testing.assert_close(spread, (1 - torch.tanh(mean).square()).square() * variance)
     assert value.requires_grad == spread.requires_grad == tracked
+
+
+def test_blocks_change_no_number(monkeypatch):
+    from leanbayes.propagate.moments import gaussian
+
+    mean, variance = torch.randn(7, 13, dtype=torch.float64), torch.rand(7, 13, dtype=torch.float64)
+    whole = gaussian.integrate(torch.tanh, mean, variance)
+    monkeypatch.setattr(gaussian, "_BLOCK", 10)
+    with torch.no_grad():
+        blocks = gaussian.integrate(torch.tanh, mean, variance)
+    for one, other in zip(whole, blocks, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)

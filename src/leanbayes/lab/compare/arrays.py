@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation.run import PredictedBatch
+from leanbayes.lab.compare.nlls import nll_of_inputs
 from leanbayes.likelihood import Likelihood
 from leanbayes.metrics.quality import cells_of
 from leanbayes.prediction import Prediction, Predictor
@@ -19,6 +20,7 @@ __all__ = ["FigureArrays", "Smallest", "bayesian_inside", "sigma_of_first_layer"
 
 _INPUTS = 2_000  # inputs of each set in histograms and curves, at most
 _CELLS = 20_000  # the same for labels and pixels, of which one input has many
+_SCORED = 50_000  # inputs whose NLL is kept, for the intervals of differences between methods
 _PICTURES = 6  # examples in each strip of pictures
 _OVERLAYS = 3  # segmentations: the most certain one, one in between and the least certain one
 _CANDIDATES = 9  # random segmentations, from which the one in between is chosen
@@ -79,6 +81,8 @@ class FigureArrays:
         self.likelihood = likelihood
         self.kind = ""
         self.generator = torch.Generator().manual_seed(0)  # the same rows for every method
+        self.rows_of_nlls = torch.Generator().manual_seed(1)
+        self.nlls = Smallest(_SCORED)
         self.cells = Smallest(_INPUTS)
         self.inputs = Smallest(_INPUTS)
         self.shifted: dict[str, Smallest] = {}
@@ -92,6 +96,10 @@ class FigureArrays:
             self._add_shifted(batch.shifted, batch.prediction)
             return
         self.kind = self.kind or self.likelihood.kind(batch.targets)
+        if self.kind == "regression" or self.kind in _CONFIDENT_KINDS:
+            nll, numbers = nll_of_inputs(batch.prediction, batch.targets, self.likelihood)
+            keys = torch.rand(len(nll), generator=self.rows_of_nlls)
+            self.nlls.add(keys, {"input_nll": nll, "input_targets": numbers})
         if self.kind == "regression":
             self._add_numbers(batch.prediction, batch.targets)
         elif self.kind in _CONFIDENT_KINDS:
@@ -102,7 +110,7 @@ class FigureArrays:
 
     def arrays(self) -> dict[str, Tensor]:
         """Return the arrays of all batches so far."""
-        arrays = self.cells.columns | self.inputs.columns
+        arrays = self.cells.columns | self.inputs.columns | self.nlls.columns
         for name, smallest in self.shifted.items():
             arrays |= {f"shifted/{name}/{key}": value for key, value in smallest.columns.items()}
         for name, smallest in (("certain", self.certain), ("uncertain", self.uncertain)):

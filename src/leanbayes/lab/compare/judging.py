@@ -12,6 +12,8 @@ from leanbayes.evaluation import evaluate
 from leanbayes.evaluation.cost import cost_of, forward_flops
 from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
+from leanbayes.lab.compare.conformal import conformal_metrics
+from leanbayes.lab.compare.members import MemberScores, remembering
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
 
@@ -27,12 +29,14 @@ class Judgement:
         cost: memory, time and arithmetic, by name.
         arrays: what the figures of the report draw; empty unless they were asked for.
         scales: for each stage of the training, the quantiles of σ at its start and end and how far σ moved.
+        nll_by_members: for an ensemble of plain networks, the NLL with 1, 2, … of them; empty for other predictors.
     """
 
     metrics: dict[str, float]
     cost: dict[str, Any]
     arrays: dict[str, Tensor] = field(default_factory=dict)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
+    nll_by_members: list[float] = field(default_factory=list)
 
 
 def judge(
@@ -40,7 +44,7 @@ def judge(
 ) -> Judgement:
     """Measure the quality and the cost of a trained predictor on the test set and the shifted sets of a task.
 
-    Each input is predicted once, and its prediction serves the metrics and the figures.
+    Each input is predicted once, and its prediction serves the metrics, the figures and the scores of single members.
 
     Args:
         recipe: how the predictor was trained.
@@ -52,6 +56,8 @@ def judge(
         figures: whether to collect the arrays behind the figures.
     """
     collector = FigureArrays(trained.likelihood) if figures else None
+    members = remembering(recipe, trained.predictor)
+    scores = MemberScores(trained.likelihood, lambda prediction: task.scored(prediction, None)[0])
     test = run.loader(task.test)
     shifted = {name: run.loader(data) for name, data in task.shifted.items()}
     steps = len(test) + sum(map(len, shifted.values())) + 1  # the last step measures the cost
@@ -62,13 +68,15 @@ def judge(
         begin = time.perf_counter()
         if collector is not None:
             collector.add(batch)
+        if members is not None and batch.shifted is None:
+            scores.add(members.last, batch.targets)
         collecting += time.perf_counter() - begin
         done += 1
         run.tell("evaluate", done, steps)
 
     begin = time.perf_counter()
     evaluation = evaluate(
-        trained.predictor,
+        trained.predictor if members is None else members,
         test,
         likelihood=trained.likelihood,
         samples=samples,
@@ -82,7 +90,8 @@ def judge(
     arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
-    return Judgement(evaluation.metrics, cost, arrays, scales)
+    metrics = evaluation.metrics | conformal_metrics(trained.predictor, test, task)
+    return Judgement(metrics, cost, arrays, scales, scores.by_size())
 
 
 def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:

@@ -5,7 +5,7 @@
     models/<method>-<seed>.lb       the trained predictor
     arrays/<method>.safetensors     the arrays behind the figures, of the first seed that was trained
     comparison.json                 what the comparison is about, written before the first training begins
-    results.json                    all runs together with tests between methods, written when the comparison ends
+    results.json                    all runs, tests between methods and a recommendation, written when it ends
 
 A comparison that was killed continues from the files of its runs.
 """
@@ -19,11 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from leanbayes._files import write_tensors, write_text
+from leanbayes._files import read_tensors, sweep, write_tensors, write_text
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError
+from leanbayes.lab.compare.equivalents import equivalents
 from leanbayes.lab.compare.judging import Judgement
+from leanbayes.lab.compare.recommendation import Scores, recommend
 from leanbayes.lab.recipes import Recipe, settings
 from leanbayes.lab.statistics import seed_tests
 from leanbayes.metrics import metric_named
@@ -66,6 +69,8 @@ class Record:
             )
         for name in ("runs", "models", "arrays"):
             (folder / name).mkdir(parents=True, exist_ok=True)
+            if is_main_process():
+                sweep(folder / name)  # nothing may be written there any more, and then nothing else would sweep
         if not known.exists() and is_main_process():
             write_text(known, json.dumps({"kind": "comparison"} | self._identity(), indent=1))
         for name, recipe in recipes.items():
@@ -88,7 +93,9 @@ class Record:
         """Keep a run that is complete, with its arrays if there are any."""
         if judgement.arrays:
             self._write_arrays(name, judgement.arrays)
-        measured = {"metrics": judgement.metrics, "cost": judgement.cost, "scales": judgement.scales}
+        measured: dict[str, Any] = {"metrics": judgement.metrics, "cost": judgement.cost, "scales": judgement.scales}
+        if judgement.nll_by_members:
+            measured["nll_by_members"] = judgement.nll_by_members
         self._write_run(name, recipe, seed, measured | {"layers": layers, "error": None})
 
     def fail(self, name: str, recipe: Recipe, seed: int, error: Exception) -> None:
@@ -97,7 +104,7 @@ class Record:
         self._write_run(name, recipe, seed, {"error": f"seed {seed}: {type(error).__name__}: {first_line}"})
 
     def results(self) -> dict[str, Any]:
-        """Return all runs as one record, with tests between methods where there are several seeds."""
+        """Return all runs as one record, with tests between methods over several seeds, and a recommendation."""
         methods: dict[str, dict[str, Any]] = {}
         for run in sorted(self.runs.values(), key=lambda run: run["finished"]):
             row = methods.setdefault(
@@ -114,7 +121,7 @@ class Record:
             if run["error"] is not None:
                 row["error"] = run["error"]
                 continue
-            kept = {key: run[key] for key in ("seed", "metrics", "cost")}
+            kept = {key: run[key] for key in ("seed", "metrics", "cost", "nll_by_members") if key in run}
             row["runs"].append(kept | {"scales": run.get("scales", {})})  # runs of version 0.1 have none
             row["layers"] = row["layers"] or run["layers"]
         metrics = sorted({metric for row in methods.values() for run in row["runs"] for metric in run["metrics"]})
@@ -123,6 +130,9 @@ class Record:
             "better": {metric: metric_named(metric).better for metric in metrics},
             "tests": seed_tests({metric: _by_method_and_seed(methods, metric) for metric in metrics}),
         }
+        results["ensemble_equivalent"] = equivalents(results["methods"])
+        recommendation = recommend(results, self._scores)
+        results["recommendation"] = None if recommendation is None else recommendation.record()
         plain: dict[str, Any] = _plain(results)
         return plain
 
@@ -142,6 +152,18 @@ class Record:
     def _write_arrays(self, name: str, arrays: Mapping[str, Tensor]) -> None:
         tensors = {f"{name}/{key}": value for key, value in arrays.items()}
         write_tensors(self._arrays_file(name), tensors, {"kind": "arrays", "format": FORMAT})
+
+    def _scores(self, name: str) -> Scores | None:
+        """The NLL of each test input and its weight; None for a method whose arrays do not have them."""
+        try:
+            _, arrays = read_tensors(self._arrays_file(name), "arrays", FORMAT)
+        except (LeanBayesError, OSError):
+            return None
+        parts = [arrays.get(f"{name}/{key}") for key in ("input_nll", "input_targets")]
+        if any(part is None for part in parts):
+            return None
+        nll, weight = (np.asarray(part.tolist(), np.float64) for part in parts if part is not None)
+        return nll, weight
 
     def _write_run(self, name: str, recipe: Recipe, seed: int, outcome: Mapping[str, Any]) -> None:
         run = {

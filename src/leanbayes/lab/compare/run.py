@@ -99,9 +99,11 @@ def compare(
             for seed in protocol.seeds:
                 nets: dict[Any, Any] = {}  # recipes of one seed share the plain networks that they start from
                 for name, recipe in recipes.items():
-                    if record.has(name, seed):
-                        continue
                     checkpoints = folder / "checkpoints" / f"{file_name(name)}-{seed}"
+                    if record.has(name, seed):
+                        if is_main_process():  # an earlier call may have been stopped before it removed them
+                            shutil.rmtree(checkpoints, ignore_errors=True)
+                        continue
                     run = Run(protocol.budget, seed, checkpoints, _watcher(watch, name, seed), nets)
                     try:
                         _train_and_judge(record, name, recipe, task, run, protocol.samples, about)

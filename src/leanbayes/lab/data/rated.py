@@ -117,4 +117,4 @@ def from_raters(
         name: Examples(images[rows][:, None], Raters(masks[rows], None if name == "train" else drawn[rows]), plan)
         for name, rows in chosen.items()
     }
-    return Source(path.stem, preparation=plan, **sets)
+    return Source(path.stem, sets["train"], sets["validation"], sets["test"], plan)

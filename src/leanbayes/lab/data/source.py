@@ -1,7 +1,7 @@
 """A source: three sets of examples with one preparation, which become a task together with a model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -55,6 +55,7 @@ class Source:
         validation: the examples on which settings are chosen.
         test: the examples that methods are judged on.
         preparation: how inputs and targets were prepared. Save it beside a model, which needs it for new inputs.
+        shifted: further examples that differ from the training set, by name; most data sets have none.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Source:
     validation: Examples
     test: Examples
     preparation: Preparation
+    shifted: Mapping[str, Examples] = field(default_factory=dict)
 
     @property
     def usual_model(self) -> str:
@@ -91,6 +93,7 @@ class Source:
             make,
             likelihood_for(plan),
             plan.classes,
+            shifted=self.shifted,
             preparation=plan,
         )
 
@@ -176,4 +179,5 @@ def source_of(path: Path, inputs: Mapping[str, Numbered], targets: Mapping[str, 
     """
     sets = {name: Examples(inputs[name], targets[name], plan) for name in SPLITS}
     full_path = path.resolve()
-    return Source(full_path.name if full_path.is_dir() else full_path.stem, preparation=plan, **sets)
+    name = full_path.name if full_path.is_dir() else full_path.stem
+    return Source(name, sets["train"], sets["validation"], sets["test"], plan)

@@ -168,7 +168,7 @@ class Run:
     def member(self, index: int, of: int) -> "Run":
         """Make the run of one member of an ensemble; five members of seed 0 get the seeds 0 to 4, of seed 1 5 to 9."""
         folder = None if self.folder is None else self.folder / f"member{index}"
-        return replace(self, seed=self.seed * of + index, folder=folder, nets={}, seconds=0.0)
+        return replace(self, seed=self.seed * of + index, folder=folder, nets={}, seconds=0.0, scales={})
 
 
 @dataclass(frozen=True)

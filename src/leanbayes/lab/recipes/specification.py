@@ -51,7 +51,7 @@ def option_types(recipe: type[Recipe]) -> dict[str, Any]:
     {'rate': <class 'float'>}
     """
     hints = get_type_hints(recipe)
-    return {item.name: hints[item.name] for item in fields(recipe) if item.name != "of"}  # type: ignore[arg-type]
+    return {item.name: hints[item.name] for item in fields(recipe) if hints[item.name] is not Recipe}  # type: ignore[arg-type]
 
 
 def settings(recipe: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from leanbayes.lab.report.read import read_comparison
 from leanbayes.lab.report.render import fill_template, inline_svg, package_text
 from leanbayes.lab.report.section import Section
 from leanbayes.lab.report.sections import headline_metric, sections
-from leanbayes.lab.report.table import COST, Cell, Row, comparison_table, describe, direction
+from leanbayes.lab.report.table import COST, EQUIVALENT, Cell, Row, comparison_table, describe, direction
 
 __all__ = ["write_report"]
 
@@ -67,6 +67,7 @@ def _context(results: Mapping[str, Any], rows: Sequence[Row], figures: Sequence[
         "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         "style": Markup(style),
         "script": Markup(script),
+        "recommendation": (results.get("recommendation") or {}).get("sentences", []),
         "lead": _lead(results, rows),
         "contents": contents,
         "about": _about(results, rows),
@@ -242,7 +243,8 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
     tables = []
     if main or failed:
         quality = _body(results, rows, main)
-        tables.append(_Table("table", "Quality", _reading_advice(rows), *quality, failed, tests))
+        advice = " ".join(filter(None, (_reading_advice(rows), _why_no_equivalent(results))))
+        tables.append(_Table("table", "Quality", advice, *quality, failed, tests))
     if details:
         words = "Metrics of single data sets, classes and levels of confidence, and of how well doubt detects errors."
         tables.append(_Table("detail", "Quality in detail", words, *_body(results, rows, details)))
@@ -265,6 +267,12 @@ def _reading_advice(rows: Sequence[Row]) -> str:
         sentences.append("Each method was trained with one seed only, so small differences may be chance.")
     sentences.append("Press the title of a column to sort by it.")
     return " ".join(sentences)
+
+
+def _why_no_equivalent(results: Mapping[str, Any]) -> str:
+    """Why the table does not say how many plain networks each method is worth; empty if it does."""
+    reason = (results.get(EQUIVALENT) or {}).get("reason")
+    return f"How many plain networks each method is worth is not known. {reason}" if reason else ""
 
 
 def _body(

@@ -1,7 +1,7 @@
 """Read what a comparison left in its folder, and check it once so that the rest of the report can trust it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,11 @@ def _check(path: Path, results: dict[str, Any]) -> None:
     need(results.get("task"), dict, "task")
     for field in ("better", "tests", "machine", "budget"):
         need(results.get(field, {}), dict, field)
+    _check_equivalents(results.get("ensemble_equivalent") or {}, need)
+    recommendation = results.get("recommendation") or {}
+    need(recommendation, dict, "recommendation")
+    for number, sentence in enumerate(recommendation.get("sentences", [])):
+        need(sentence, str, f"recommendation.sentences[{number}]")
     need(results["task"].get("classes", []), list, "task.classes")
     need(results["task"].get("shifted", {}), dict, "task.shifted")
     for family, by_metric in results.get("tests", {}).items():
@@ -152,3 +157,17 @@ def _check(path: Path, results: dict[str, Any]) -> None:
     names = [method["name"] for method in results["methods"]]
     if len(set(names)) < len(names):
         raise ForeignFile(f"{path} was not written by leanbayes: two methods have the same name, {sorted(names)}")
+
+
+def _check_equivalents(record: Any, need: Callable[[object, type | tuple[type, ...], str], None]) -> None:
+    where = "ensemble_equivalent"
+    need(record, dict, where)
+    need(record.get("reason"), (str, type(None)), f"{where}.reason")
+    need(record.get("nll", []), list, f"{where}.nll")
+    need(record.get("methods", {}), dict, f"{where}.methods")
+    limits = ("<1", f">{len(record.get('nll', []))}")
+    for name, equivalent in record.get("methods", {}).items():
+        need(equivalent, dict, f"{where}.methods.{name}")
+        need(equivalent.get("text"), str, f"{where}.methods.{name}.text")
+        kinds = (int, float, type(None)) if equivalent["text"] in limits else (int, float)
+        need(equivalent.get("value"), kinds, f"{where}.methods.{name}.value")

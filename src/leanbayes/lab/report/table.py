@@ -9,9 +9,10 @@ from leanbayes.errors import UnknownName
 from leanbayes.lab.statistics import interval
 from leanbayes.metrics import metric_named
 
-__all__ = ["COST", "Cell", "Row", "comparison_table", "describe", "direction"]
+__all__ = ["COST", "EQUIVALENT", "Cell", "Row", "comparison_table", "describe", "direction"]
 
 COST = "cost/"  # stands before the names of costs, so that a cost and a metric never collide
+EQUIVALENT = "ensemble_equivalent"
 _SUFFIXES = ("", "k", "M", "G", "T", "P")  # of 1000 to the power 0, 1, 2, ...
 
 
@@ -71,6 +72,9 @@ def comparison_table(results: Mapping[str, Any]) -> list[Row]:
         values = [of_method.get(column, []) for of_method in values_by_method]
         for row, cell in zip(cells, _column(values, direction(column, results)), strict=True):
             row[column] = cell
+    for row, equivalent in zip(cells, _equivalents(results), strict=True):
+        if equivalent is not None:
+            row[EQUIVALENT] = equivalent
     return [
         Row(method["name"], method.get("error"), tuple(run.get("seed", 0) for run in method.get("runs", [])), row)
         for method, row in zip(results["methods"], cells, strict=True)
@@ -100,6 +104,26 @@ def direction(name: str, results: Mapping[str, Any]) -> str | None:
     except UnknownName:
         recorded: str | None = results.get("better", {}).get(name.removeprefix(COST))
         return recorded if recorded in ("high", "low") else None
+
+
+def _equivalents(results: Mapping[str, Any]) -> list[Cell | None]:
+    """The column of deep-ensemble equivalents; None for every method if the record has none."""
+    record = results.get(EQUIVALENT) or {}
+    known, most = record.get("methods") or {}, len(record.get("nll") or ())
+    if not known:
+        return [None] * len(results["methods"])
+    # Where a method is worse than one network or better than all, the number only says how the column is sorted.
+    limits = {"<1": 0.0, f">{most}": most + 1.0}
+    numbers = {name: limits.get(of["text"], of["value"]) for name, of in known.items()}
+    best = max(numbers.values()) if len(set(numbers.values())) > 1 else None
+    cells: list[Cell | None] = []
+    for method in results["methods"]:
+        name, seeds = method["name"], len(method.get("runs", []))
+        if name not in known:
+            cells.append(Cell(None, None, 0, False, "–"))
+            continue
+        cells.append(Cell(numbers[name], None, seeds, numbers[name] == best, known[name]["text"]))
+    return cells
 
 
 def _values(method: Mapping[str, Any]) -> dict[str, list[float]]:

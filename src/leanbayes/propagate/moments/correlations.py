@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from leanbayes._ops.low_rank import bounded, map_covariance, quotient, root, rows_times
+from leanbayes._ops.low_rank import Runs, bounded, map_covariance, map_runs, quotient, root, rows_times
+from leanbayes._ops.moments import resample
 from leanbayes._ops.positions import (
     factors_together,
     folded,
@@ -146,11 +147,17 @@ class Correlations:
         neighbours: Of the variance that not all positions share, the fraction that neighbouring positions share.
         units: φ, the loadings of the factors that units share, of shape (factors, …): the axes of the tensor follow,
             with length 1 along the positions.
+        runs: The loadings, instead of ``units``, of images that have become rows (`flattened`).
     """
 
     positions: Tensor | None = None
     neighbours: Tensor | None = None
     units: Tensor | None = None
+    runs: Runs | None = None
+
+    def spelled_out(self) -> "Correlations":
+        """Return the same with loadings for each entry instead of runs; all methods but `linear` need this."""
+        return self if self.runs is None else Correlations(units=self.runs.spelled_out())
 
     @property
     def nearby(self) -> Tensor | None:
@@ -231,10 +238,21 @@ class Correlations:
             for i in range(len(first))
         ]
 
+    def flattened(self, shape: Sequence[int]) -> "Correlations | None":
+        """Return the correlations after images of ``shape`` (examples, channels, …) become rows, by runs.
+
+        A row has the positions of the first channel, then those of the second, and so on. All positions of a channel
+        have one loading. None if this is not so, or if there are no factors.
+        """
+        if self.units is None or shape[1] == 1 or self.units.shape[1:] != (*shape[:2], *[1] * (len(shape) - 2)):
+            return None
+        return Correlations(runs=Runs(self.units.flatten(2), math.prod(shape[2:])))
+
     def converted(self, convert: Callable[[Tensor], Tensor]) -> "Correlations":
         """Return the correlations in another type, on another device, or detached."""
         parts = (self.positions, self.neighbours, self.units)
-        return Correlations(*(None if part is None else convert(part) for part in parts))
+        positions, neighbours, units = (None if part is None else convert(part) for part in parts)
+        return Correlations(positions, neighbours, units)
 
     def squeezed(self, axes: tuple[int, ...]) -> "Correlations":
         """Return the correlations without these axes, which have length 1 in the tensor."""
@@ -369,24 +387,32 @@ class Correlations:
         return Correlations(units=left.units)
 
     def resampled(
-        self, before: Noise, alone: Tensor, apply: Callable[[Tensor], Tensor], axes: tuple[int, ...]
+        self, before: Noise, maps: Sequence[Tensor], apply: Callable[[Tensor], Tensor], axes: tuple[int, ...]
     ) -> tuple[Tensor, "Correlations"]:
         """Return variance and correlations of y = Σ a x over positions: Σ a²σ² of own noise, (Σ aσ)² of common noise.
 
         Args:
             before: The noise of x.
-            alone: Σ a²σ².
+            maps: For each axis, its weights as a matrix (before, after); a is their product.
             apply: The map x → y.
             axes: The axes of the positions.
         """
         if self.positions is None or not set(axes) & set(self.common_axes(before.variance.shape)):
+            alone = _squares_resampled(before.variance, maps, axes)
             return alone, self.averaged(before, Noise(alone)).with_positions(None)
         rho = self.positions.mean(axes, keepdim=True)
-        together = rho * apply(SafeSqrt.apply(before.variance)).square()
-        total = together + (1 - rho) * alone
+        swept = resample(before.variance, rho.flatten(1), maps) if len(axes) == 2 and rho.dim() == 4 else None
+        if swept is None:
+            together = rho * apply(SafeSqrt.apply(before.variance)).square()
+            total = together + (1 - rho) * _squares_resampled(before.variance, maps, axes)
+            fraction = ratio_along(together, total, axes)
+        else:
+            total, sums = swept
+            several = any(total.shape[axis] > 1 for axis in axes)
+            fraction = fraction_of(*sums.unbind(1))[..., None, None] if several else None
         one_position = all(total.shape[axis] == 1 for axis in axes)
         carried = (self.averaged if one_position else self._unscaled)(before, Noise(total))
-        return total, carried.with_positions(ratio_along(together, total, axes))
+        return total, carried.with_positions(fraction)
 
     def _unscaled(self, before: Noise, after: Noise) -> "Correlations":
         return self.scaled(1.0, before, after)
@@ -543,6 +569,8 @@ def _units_after_layer(
             everywhere = None if far is None else pool(far) * spread
     if nearby is None and not layer.images:
         return variance, Correlations(rho)
+    if mean.dim() == 2 and spread is not None:
+        return _units_of_rows(variance, spread, layer, rank)
     fresh = fresh_nearby = mean.new_zeros([1] * mean.dim())  # what the layer's own noise adds, alone and to pairs
     if layer.fold_variance is not None:
         w_variance = layer.fold_variance(shares).flatten(1)
@@ -575,9 +603,42 @@ def _units_after_layer(
         if layer.images:
             neighbours = nearby_fraction(back(fresh_nearby + passed), back(corrected), rho)
     loadings = bounded(factors, root(quotient(torch.ones_like(corrected), corrected))).movedim(-1, 1 + channel)
-    # without gradients the variance is the layer's own, and nobody else has seen it yet
-    variance = variance * correction if torch.is_grad_enabled() else variance.mul_(correction)
+    # without gradients the variance is the layer's own, and nobody else has seen it yet; a graph has no such writes
+    anew = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    variance = variance * correction if anew else variance.mul_(correction)
     return variance, Correlations(rho, neighbours, loadings)
+
+
+def _units_of_rows(variance: Tensor, spread: Tensor, layer: LinearMap, rank: int) -> tuple[Tensor, Correlations]:
+    """Do as `_units_after_layer` for rows without positions, where ``variance`` is what it would compute again."""
+    assert layer.square is not None
+    units, runs = layer.correlations.units, layer.correlations.runs
+    if runs is not None:
+        passed, factors = map_runs(layer.weight, spread, runs, rank)
+    else:
+        passed, factors = map_covariance(layer.weight, spread, spread, units, rank)
+    if units is not None or runs is not None:  # otherwise the inputs are independent, as the variance takes them
+        corrected = (variance - rows_times(spread, layer.square) + passed).clamp_min(0)
+        correction = quotient(corrected, variance)
+        anew = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        variance = variance * correction if anew else variance.mul_(correction)
+    else:
+        corrected = variance
+    return variance, Correlations(units=bounded(factors, root(quotient(torch.ones_like(corrected), corrected))))
+
+
+def _squares_resampled(variance: Tensor, maps: Sequence[Tensor], axes: tuple[int, ...]) -> Tensor:
+    """Return Σ a²σ², one axis after the other. Images in channels_last keep their layout."""
+    images = variance.dim() == 4 and len(axes) == 2 and not variance.is_contiguous()
+    if images and variance.is_contiguous(memory_format=torch.channels_last):
+        rows, columns = (weights.square().mT for weights in maps)
+        count, channels, height, _ = variance.shape
+        inner = columns @ variance.permute(0, 2, 3, 1)  # examples, rows, new columns, channels
+        inner = rows @ inner.reshape(count, height, -1)
+        return inner.view(count, len(rows), len(columns), channels).permute(0, 3, 1, 2)
+    for axis, weights in zip(axes, maps, strict=True):
+        variance = torch.tensordot(variance, weights.square(), dims=([axis], [0])).movedim(-1, axis)
+    return variance
 
 
 def _joined_fraction(parts: Sequence[tuple[Tensor, Correlations]], shape: Sequence[int], dim: int) -> Tensor | None:

@@ -14,6 +14,7 @@ __all__ = ["clipped", "exponential_below", "hermite_nodes", "integrate", "rectif
 
 _FARTHEST = 38.0  # standard deviations, beyond which a tail is 0 in float64
 _NODES = 13
+_BLOCK = 2**15  # numbers that are integrated at a time
 Function = Callable[[Tensor], Tensor]
 
 
@@ -79,14 +80,27 @@ def integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tenso
 
     For smooth activations the mean and the standard deviation are within 1e-3 up to σ = 1, and within 0.06 at σ = 3.
     """
+    in_one_row = mean.is_contiguous() and variance.is_contiguous() and mean.shape == variance.shape
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not in_one_row or mean.numel() <= _BLOCK:
+        return _integrate(function, mean, variance)
+    first, second = torch.empty_like(mean), torch.empty_like(mean)
+    rows = (part.view(-1).split(_BLOCK) for part in (mean, variance, first, second))
+    for m, v, out_first, out_second in zip(*rows, strict=True):  # what a block needs stays in the cache
+        shift, spread = _integrate(function, m, v)
+        out_first.copy_(shift)
+        out_second.copy_(spread)
+    return first, second
+
+
+def _integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     root = SafeSqrt.apply(variance)
     centre = function(mean)
     nodes, weights = hermite_nodes()
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
     for node, weight in zip(nodes, weights, strict=True):
-        away = function(mean + node * root) - centre
-        first = first + weight * away
-        second = second + weight * away.square()
+        away = function(torch.add(mean, root, alpha=node)) - centre
+        first = torch.add(first, away, alpha=weight)
+        second = torch.addcmul(second, away, away, value=weight)
     return first, (second - first.square()).clamp_min(0)
 
 

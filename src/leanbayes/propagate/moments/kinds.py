@@ -45,6 +45,7 @@ from leanbayes.propagate.registry import Registry
 
 __all__ = ["RULES", "Layer", "MomentRules", "Norm", "Resampling", "apply_elementwise"]
 
+_ROW_BY_ROW = (torch.reshape, Tensor.reshape, torch.flatten, Tensor.flatten)  # which keep the order of entries
 Function = Callable[[Tensor], Tensor]
 Moments = tuple[Tensor, Tensor]
 Body = Callable[..., Any]
@@ -164,7 +165,10 @@ class MomentRules(Registry):
             same = torch.reshape if operation is Tensor.view else operation
             one_shape = same is torch.reshape and args and isinstance(args[0], int)  # view(2, 3) is reshape((2, 3))
             moved = (args,) if one_shape else args
-            correlations = x.correlations.rearranged(x.shape, lambda value: same(value, *moved, **kwargs))
+            flat = same in _ROW_BY_ROW and isinstance(means, Tensor) and means.dim() == 2 < x.dim()
+            correlations: Any = x.correlations.flattened(x.shape) if flat and means.shape[0] == x.shape[0] else None
+            if correlations is None:
+                correlations = x.correlations.rearranged(x.shape, lambda value: same(value, *moved, **kwargs))
             if not isinstance(means, tuple | list):
                 return x.like(means, variances, correlations).view_of(x)
             if isinstance(correlations, Correlations):  # nothing is shared
@@ -211,15 +215,9 @@ class MomentRules(Registry):
             def apply(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> MomentTensor:
                 x = only_first(operation, (input, *args, *kwargs.values()))
                 resampling: Resampling = body(operation, x.expected, *args, **kwargs)
-                rank = resampling.rank
-                alone = x.variance
-                for axis in range(rank):
-                    dim = alone.dim() - rank + axis
-                    eye = torch.eye(alone.shape[dim], dtype=alone.dtype, device=alone.device).unsqueeze(0)
-                    squares = resampling.along(eye, axis)[0].square()
-                    alone = torch.tensordot(alone, squares, dims=([dim], [0])).movedim(-1, dim)
-                axes = tuple(range(x.dim() - rank, x.dim()))
-                resampled = x.correlations.resampled(x.noise, alone, resampling.apply, axes)
+                axes = tuple(range(x.dim() - resampling.rank, x.dim()))
+                maps = [resampling.along(_eye(x.variance, dim).unsqueeze(0), i)[0] for i, dim in enumerate(axes)]
+                resampled = x.correlations.resampled(x.noise, maps, resampling.apply, axes)
                 return x.like(resampling.apply(x.expected), *resampled)
 
             return self._add(operations, exact, assumes, body, apply, drop=2)
@@ -376,6 +374,10 @@ def _normed_again(
         return mean, swept[0]
 
     return again
+
+
+def _eye(x: Tensor, dim: int) -> Tensor:
+    return torch.eye(x.shape[dim], dtype=x.dtype, device=x.device)
 
 
 def _along(vector: Tensor, x: Tensor, channel_axis: int | None) -> Tensor:

@@ -75,6 +75,7 @@ class MomentTensor(Tensor):
         expected: The means.
         variance: The variances.
         correlations: What the entries share.
+        compact: The same, perhaps with loadings by runs (`leanbayes._ops.low_rank.Runs`), which linear layers take.
         averages: Means over positions, where a sweep over memory has left them.
         setting: How moments pass through this call of the model.
         weight: The random weight that this tensor stands for, if it stands for one.
@@ -87,7 +88,7 @@ class MomentTensor(Tensor):
     recomputable = False
     rules: Registry
     expected: Tensor
-    correlations: Correlations
+    compact: Correlations
     averages: Averages | None
     setting: Setting
     weight: RandomWeight | None
@@ -162,6 +163,12 @@ class MomentTensor(Tensor):
         return self._variance
 
     @property
+    def correlations(self) -> Correlations:
+        """What the entries share, with loadings for each entry."""
+        self.compact = self.compact.spelled_out()
+        return self.compact
+
+    @property
     def noise(self) -> Noise:
         """The variances with their averages, as the methods of `Correlations` take them."""
         return Noise(self.variance, self.averages)
@@ -169,7 +176,7 @@ class MomentTensor(Tensor):
     def _fill(
         self, expected: Tensor, variance: Tensor | None, correlations: Correlations, averages: Averages | None
     ) -> None:
-        self.expected, self._variance, self.correlations, self.averages = expected, variance, correlations, averages
+        self.expected, self._variance, self.compact, self.averages = expected, variance, correlations, averages
         self.remake = None
         self.version = self.memory.version
 

@@ -1,5 +1,6 @@
 """``leanbayes compare`` from the shell: after a kill, and when a method fails."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from leanbayes.lab.cli import main
+from leanbayes.lab.cli.commands.compare import COMMAND
 from tests.lab.cli.shell import QUICK, rows_of, run, shell
 
 
@@ -52,3 +55,30 @@ def test_a_failed_method_is_said_and_the_others_are_there(tmp_path: Path, capsys
     assert "matched none" in result["methods"][0]["error"]
     assert len(result["methods"][1]["runs"]) == 1
     assert (tmp_path / "report.html").is_file()
+
+
+def test_a_narrow_terminal_shows_whole_words_and_the_recommendation_last() -> None:
+    metrics = {"accuracy": 0.9, "auc": 0.99, "nll": 0.1, "brier": 0.05, "ece": 0.012}
+    cost = {"parameters": 61_706, "random": 617, "train_seconds": 61.5, "predict_seconds": 2.25}
+    runs = [{"seed": seed, "metrics": metrics | {"nll": 0.1 + 0.01 * seed}, "cost": cost} for seed in range(3)]
+    names = ("deterministic+temperature", "ensemble:members=3", "lean")
+    record = {
+        "methods": [{"name": name, "recipe": {}, "error": None, "runs": runs} for name in names],
+        "recommendation": {"sentences": ["Take lean: its NLL is lower.", "To train, it costs 1.1 times."]},
+        "report": "out/report.html",
+    }
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    COMMAND.show(console, record)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" not in "".join(lines)
+    for name in names:
+        assert any(line.startswith(f"{name} ") and "0.110 ± 0.025" in line for line in lines)
+    assert [line.strip() for line in lines[-2:]] == [
+        "Take lean: its NLL is lower. To train, it costs 1.1 times.",
+        "report: out/report.html",
+    ]
+    wide = Console(width=200, file=io.StringIO(), force_terminal=False)
+    COMMAND.show(wide, record)
+    head = wide.file.getvalue().splitlines()[0]
+    assert all(title in head for title in ("Accuracy", "AUC", "NLL", "Brier", "ECE", "Parameters", "Random weights"))

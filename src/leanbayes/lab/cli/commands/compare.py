@@ -1,6 +1,6 @@
 """``leanbayes compare``: train several methods on the same data, and write a report."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,27 @@ from leanbayes.lab.recipes import Budget, option, parse
 
 if TYPE_CHECKING:  # slow to import, and not needed for help
     from leanbayes.lab.compare import Event
+    from leanbayes.lab.report import Row
 
 __all__ = ["COMMAND", "CompareOptions"]
 
-METHODS = ("deterministic", "ensemble", "dropout", "vi", "partial", "layers")
+METHODS = ("deterministic", "deterministic+temperature", "ensemble", "lean", "partial", "layers")
 
 # The terminal shows every metric but these, those of classes, levels or shifted sets, and most costs. The page has all.
 _FIRST = ("accuracy", "auc", "dice", "miou", "rmse", "nll", "brier", "ece", "crps")
 _ON_THE_PAGE = {"ece_mass", "aurc", "entropy", "mutual_information", "coverage_error"}
+_GAP = 2  # between two columns
 _COSTS = ("cost/parameters", "cost/random", "cost/train_seconds", "cost/predict_seconds")
+_IMPORTANT = (  # what a narrow terminal shows first
+    "nll",
+    "cost/train_seconds",
+    "cost/predict_seconds",
+    "accuracy",
+    "dice",
+    "rmse",
+    "ensemble_equivalent",
+    "ece",
+)
 
 
 @dataclass(frozen=True)
@@ -75,11 +87,12 @@ def show(console: Console, record: Result) -> None:
     from leanbayes.lab.report import comparison_table, describe
 
     rows = comparison_table(record)
-    names = _columns({name for row in rows for name in row.cells})
+    widths = {name: _width(name, rows) for name in _columns({name for row in rows for name in row.cells})}
+    names = _that_fit(widths, console.width - max((len(row.method) for row in rows), default=0))
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in names:
-        table.add_column(describe(name)[0], justify="right")
+        table.add_column(describe(name)[0], justify="right", min_width=widths[name])
     for row in rows:
         cells = [row.cells.get(name) for name in names]
         table.add_row(row.method, *("" if cell is None else _text(cell.text, cell.best) for cell in cells))
@@ -87,6 +100,10 @@ def show(console: Console, record: Result) -> None:
     for row in rows:
         if row.error is not None:
             print_line(console, f"{row.method} failed: {row.error}")
+    sentences = (record.get("recommendation") or {}).get("sentences", [])
+    if sentences:
+        print_line(console, "")
+        print_line(console, " ".join(sentences))
     print_line(console, f"report: {record['report']}")
 
 
@@ -104,6 +121,28 @@ def _columns(available: Iterable[str]) -> list[str]:
         *sorted(plain.difference(_FIRST)),
         *(name for name in _COSTS if name in names),
     ]
+
+
+def _width(name: str, rows: "Sequence[Row]") -> int:
+    """Return the width that a column needs: that of its widest cell, or of the longest word of its title."""
+    from leanbayes.lab.report import describe
+
+    cells = [row.cells[name].text for row in rows if name in row.cells]
+    return max(map(len, (*describe(name)[0].split(), *cells)))
+
+
+def _that_fit(widths: Mapping[str, int], left: int) -> list[str]:
+    """Return the columns, in the same order, without the least important ones that are too many for the terminal."""
+    kept: set[str] = set()
+    for name in sorted(widths, key=_importance):
+        if widths[name] + _GAP <= left:
+            kept.add(name)
+            left -= widths[name] + _GAP
+    return [name for name in widths if name in kept]
+
+
+def _importance(name: str) -> int:
+    return _IMPORTANT.index(name) if name in _IMPORTANT else len(_IMPORTANT)
 
 
 def _text(text: str, best: bool) -> str:

@@ -91,9 +91,8 @@ def cityscapes(
     targets = {name: _TrainingLabels(MaskFiles(members, sides, track)) for name, members in sets.items()}
     mean, std = statistics(inputs["train"][index][None] for index in range(len(inputs["train"])))
     plan = Preparation("pixels", mean, std, _CLASSES, size=sides, resize=True, ignore=_VOID)
-    return Source(
-        "cityscapes", preparation=plan, **{name: Examples(inputs[name], targets[name], plan) for name in sets}
-    )
+    examples = {name: Examples(inputs[name], targets[name], plan) for name in sets}
+    return Source("cityscapes", examples["train"], examples["validation"], examples["test"], plan)
 
 
 def _pairs(top: Path, split: str) -> list[tuple[Path, Path]]:

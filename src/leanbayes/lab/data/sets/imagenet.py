@@ -61,7 +61,7 @@ def imagenet(
         name: Examples(_Files([file for file, _ in pairs], sides), torch.tensor([label for _, label in pairs]), plan)
         for name, pairs in sets.items()
     }
-    return Source("imagenet", preparation=plan, **examples)
+    return Source("imagenet", examples["train"], examples["validation"], examples["test"], plan)
 
 
 def _images(folder: Path, classes: tuple[str, ...], track: Track) -> list[tuple[Path, int]]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from leanbayes._ops import sparse
 from leanbayes._ops.layer_variance import Geometry, layer_variance, second_moment
-from leanbayes._ops.moments import add_turned, square, turned
+from leanbayes._ops.moments import add_turned, beside, channels_innermost, square, turned
 from leanbayes._ops.positions import folded
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, channel_axis, for_each_axis
 from leanbayes.propagate.moments.correlations import Correlations, LinearMap
@@ -61,8 +61,9 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     means: Means | None = None
     w_square: Tensor | None = None
     if x_variance is not None and box:
-        variance, w_square, w_variance = _variance_in_boxes(call, x, x_variance, w, w_variance, b_variance, shares)
-        means = _means_over_positions(input)
+        boxed = _variance_in_boxes(call, x, x_variance, w, w_variance, b_variance, shares)
+        variance, w_square, w_variance, means = boxed
+        means = _means_over_positions(input) if means is None else means
     elif x_variance is not None and w_variance is not None:
         w_square = w.square()
         variance, means = _variance_of_both(call, x, x_variance, w, w_square, w_variance, b_variance)
@@ -70,7 +71,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
         w_square = w.square()
         variance = operation(x_variance, w_square, b_variance, *args, **kwargs)
     elif w_variance is not None:
-        variance = w_variance.product(operation, x.square(), args, kwargs)
+        variance = w_variance.product(operation, _square_in_layout(x), args, kwargs)
         if b_variance is not None:
             variance = variance + along_channels(operation, b_variance, mean)
     else:
@@ -83,7 +84,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
         LinearMap(
             input=x,
             noise=input.noise if random else None,
-            correlations=input.correlations if random else Correlations(),
+            correlations=_correlations_of(operation, input) if random else Correlations(),
             weight=w,
             square=w_square,
             fold_variance=None if w_variance is None else functools.partial(w_variance.folded, operation),
@@ -95,6 +96,17 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
             averages=means if setting.examples == 0 else None,  # the means are those of each row of the first axis
         ),
     )
+
+
+def _square_in_layout(x: Tensor) -> Tensor:
+    """Return x² in the layout of x, which torch would change for images of one channel in channels_last."""
+    square = x.square()
+    return square if square.stride() == x.stride() or x.dim() != 4 else channels_innermost(square)
+
+
+def _correlations_of(operation: Operation, input: MomentTensor) -> Correlations:
+    """Return what the entries of the input share; a linear layer of rows takes loadings by runs as well."""
+    return input.compact if operation is F.linear and input.dim() == 2 else input.correlations
 
 
 class Call(NamedTuple):
@@ -138,7 +150,7 @@ class Call(NamedTuple):
             return F.linear(value, kernel)
         if self.groups == 1 and value.dim() == kernel.dim():  # a product of matrices is cheaper to start
             matrix = kernel.flatten(1).mT if self.operation in _TRANSPOSED else kernel.flatten(1)
-            return F.linear(value.flatten(1), matrix).view(len(value), len(matrix), *value.shape[2:])
+            return F.linear(value.flatten(1), matrix).view(value.shape[0], len(matrix), *value.shape[2:])
         return self.operation(value, kernel, None, groups=self.groups)
 
 
@@ -266,8 +278,8 @@ def _variance_in_boxes(
     w_variance: WeightVariance | None,
     b_variance: Tensor | None,
     shares: Tensor | None,
-) -> tuple[Tensor, Tensor, WeightVariance | None]:
-    """Return box((w² + σ_w²)·σ_x² + σ_w²·x²) + σ_b², and w² and σ_w² summed over the offsets."""
+) -> tuple[Tensor, Tensor, WeightVariance | None, Means | None]:
+    """Return box((w² + σ_w²)·σ_x² + σ_w²·x²) + σ_b², w² and σ_w² summed over the offsets, and the means if swept."""
     window, operation, options = tuple(w.shape[2:]), call.operation, call.options
     shares = x.new_ones(math.prod(window)) if shares is None else shares / shares.mean().clamp_min(1e-12)
     w_square = _folded_square(w, shares)
@@ -287,15 +299,21 @@ def _variance_in_boxes(
             return operation(box(value), matrix)
         return box(operation(value, matrix))
 
+    means: Means | None = None
     if w_folded is None:
         variance = passed(x_variance)
-    elif torch.is_grad_enabled() or x.device.type != "cpu" or x.dim() != len(window) + 2:
+    elif (
+        torch.is_grad_enabled()
+        or x.device.type != "cpu"
+        or x.dim() != len(window) + 2
+        or torch.compiler.is_compiling()  # the number of pieces depends on the batch, which a graph leaves open
+    ):
         variance = passed(torch.cat([x_variance, x.square()], channel_axis(operation, x)))
     else:
-        variance = _in_pieces(passed, x, x_variance)
+        variance, means = _in_pieces(passed, x, x_variance)
     if b_variance is not None:
         variance = variance + along_channels(operation, b_variance, variance)
-    return variance, w_square, None if w_folded is None else Dense(w_folded)
+    return variance, w_square, None if w_folded is None else Dense(w_folded), means
 
 
 def _folded_square(w: Tensor, shares: Tensor) -> Tensor:
@@ -305,23 +323,33 @@ def _folded_square(w: Tensor, shares: Tensor) -> Tensor:
     return squares[(..., *[None] * (w.dim() - 2))]
 
 
-def _in_pieces(passed: Operation, x: Tensor, x_variance: Tensor) -> Tensor:
-    """Return ``passed`` of σ_x² and x² side by side, computed for some examples at a time."""
+def _in_pieces(passed: Operation, x: Tensor, x_variance: Tensor) -> tuple[Tensor, Means | None]:
+    """Return ``passed`` of σ_x² and x² side by side, some examples at a time, and the means if a sweep left them."""
     size = max(1, _PIECE * len(x) // max(x.numel(), 1))
-    channels = x.shape[1]
-    both = torch.cat([x_variance[:size], x[:size]], 1)
-    result = None
+    result: Tensor | None = None
+    all_sums: list[Tensor] = []
     for start in range(0, max(len(x), 1), size):
-        piece = both[: len(x) - start]
-        piece[:, :channels] = x_variance[start : start + size]
-        torch.square(x[start : start + size], out=piece[:, channels:])
-        part = passed(piece)
+        part_x, part_variance = x[start : start + size], x_variance[start : start + size]
+        swept = beside(part_x, part_variance)
+        if swept is None:
+            both = torch.cat([part_variance, part_x.square()], 1)
+        else:
+            both = swept[0]
+            all_sums.append(swept[1])
+        part = passed(both)
+        if size >= len(x):
+            result = part
+            break
         if result is None:
             strides = math.prod(part.shape[1:]), *part.stride()[1:]
             result = part.new_empty_strided((len(x), *part.shape[1:]), strides)
         result[start : start + size] = part
     assert result is not None
-    return result
+    if sum(map(len, all_sums)) < max(len(x), 1):
+        return result, None
+    count = math.prod(x.shape[2:])
+    mean, square, variance = (part[..., None, None] / count for part in torch.cat(all_sums).unbind(1))
+    return result, (mean, square, variance)
 
 
 def _means_over_positions(x: MomentTensor) -> Means | None:

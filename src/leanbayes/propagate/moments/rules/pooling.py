@@ -1,15 +1,17 @@
 """Pooling: averages, and the largest by co-pooling, which takes the variance of the entry with the largest mean."""
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.moments import pool_largest, sums_positions
 from leanbayes.propagate.linear_ops import Operation
-from leanbayes.propagate.moments.correlations import Correlations
+from leanbayes.propagate.moments.correlations import Averages, Correlations
 from leanbayes.propagate.moments.kinds import RULES, Resampling
-from leanbayes.propagate.moments.tensor import first_random, missing
+from leanbayes.propagate.moments.tensor import MomentTensor, first_random, missing
 
 __all__ = ["adaptive_average_pool", "average_pool", "max_along", "max_pool"]
 
@@ -28,11 +30,57 @@ _ADAPTIVE_AVERAGE = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adapt
 def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the mean and variance of the entry with the largest mean in each window."""
     indices_wanted = kwargs.pop("return_indices", False) or operation in _WITH_INDICES
+    if operation is F.max_pool2d and not indices_wanted and not torch.is_grad_enabled():
+        swept = _swept(input, *args, **kwargs)
+        if swept is not None:
+            return swept
     with_indices, rank = (_MAX | _ADAPTIVE).get(operation) or (operation, _WITH_INDICES.get(operation, 0))
     mean, indices = with_indices(input.expected, *args, **kwargs)
-    variance = input.variance.flatten(-rank).gather(-1, indices.flatten(-rank)).view(mean.shape)
-    pooled = input.like(mean, variance, input.correlations)
+    variance = _chosen(input.variance, indices, rank)
+    averages: Averages | None = None
+    if operation is F.max_pool2d and input.setting.rank and sums_positions(input.expected, input.variance):
+        # The sweep without gradients averages over all positions; grad mode must change no number.
+        averages = Averages(*(part.mean((2, 3), keepdim=True) for part in (mean, mean.square(), variance)))
+    pooled = input.like(mean, variance, input.correlations, averages)
     return (pooled, indices) if indices_wanted else pooled
+
+
+def _swept(
+    input: MomentTensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> MomentTensor | None:
+    """Do the same in one sweep over memory; return None if the sweep does not take these tensors."""
+    if ceil_mode:
+        return None
+    sizes = kernel_size, kernel_size if stride is None or stride == [] else stride, padding, dilation
+    windows = list(zip(*(_for_each_axis(value, 2) for value in sizes), strict=True))
+    if any(window < 1 or step < 1 or gap < 1 or not 0 <= 2 * pad <= window for window, step, pad, gap in windows):
+        return None  # torch explains what is wrong
+    out_size = [
+        (n + 2 * pad - gap * (window - 1) - 1) // step + 1
+        for n, (window, step, pad, gap) in zip(input.shape[2:], windows, strict=True)
+    ]
+    if min(out_size) < 1:
+        return None
+    swept = pool_largest(input.expected, input.variance, out_size, windows)
+    if swept is None:
+        return None
+    mean, variance, sums = swept
+    averages = Averages(*(part[..., None, None] / math.prod(out_size) for part in sums.unbind(1)))
+    return input.like(mean, variance, input.correlations, averages)
+
+
+def _chosen(variance: Tensor, indices: Tensor, rank: int) -> Tensor:
+    """Return the variances at these flat positions, in the layout of the indices."""
+    if rank != 2 or indices.dim() != 4 or indices.is_contiguous():
+        return variance.flatten(-rank).gather(-1, indices.flatten(-rank)).view(indices.shape)
+    inner = indices.permute(0, 2, 3, 1)  # channels_last: positions first, then channels
+    rows = variance.permute(0, 2, 3, 1).flatten(1, 2)
+    return rows.gather(1, inner.flatten(1, 2)).view(inner.shape).permute(0, 3, 1, 2)
 
 
 @RULES.rule(torch.max, Tensor.max, torch.amax, Tensor.amax, exact=False, assumes=CO_POOLING)

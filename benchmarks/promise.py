@@ -1,0 +1,262 @@
+"""Does one `lean` network give what five plain networks give, for the price of one? Writes docs/results/promise.json.
+
+    python benchmarks/promise.py --data-dir DIRECTORY [DIRECTORY ...] [--tasks lenet-10k ...] [--seeds 0 1 2 3 4]
+
+For each task and seed, the script trains five plain networks, one with averaged weights (SWA) and two `lean` networks,
+and judges them on the test set: the plain network, the same with a temperature, SWA with a temperature, five networks
+with a temperature, one lean network and two of them. All trainings of a task have the same number of epochs. Plain
+networks keep the epoch with the least validation loss. Each method has those of three settings that had the least
+validation NLL on a seed of its own (1000): three learning rates for plain networks, three variants of lean. No setting
+is chosen on test data.
+
+A unit of work is one task and one seed. Finished units stay in the record, so the script can be stopped and started
+again. The trained networks of an unfinished unit are kept in ``out/promise``.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import leanbayes as lb
+from harness import RESULTS, ROOT, write
+from leanbayes.baselines import Ensemble, Temperature
+from leanbayes.errors import LeanBayesError
+from leanbayes.lab.data import Source, Task, load_data
+from leanbayes.lab.data.source import Examples
+from leanbayes.lab.recipes import Budget, Run, parse, prepare
+from leanbayes.likelihood import Likelihood
+from leanbayes_papers.training import as_tensors, small_task
+
+OUT = RESULTS / "promise.json"
+NETWORKS = ROOT / "out" / "promise"
+TUNING_SEED = 1000
+MEMBERS = 5
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One task of the benchmark.
+
+    Args:
+        data: the name of the data set.
+        counts: how many examples to train, validate and test on; None takes all.
+        model: the network: a name, or a function that makes it.
+        epochs: the epochs of every training.
+        batch_size: the examples of a batch.
+        unseen: the data set whose images are unfamiliar, "negative" for the test images with inverted colours, or None.
+        rates: the learning rates to choose from for plain networks.
+        lean: the settings to choose from for lean networks, as many as plain networks have learning rates.
+        size: the height and width to which images are resized.
+        split_by_seed: whether each seed has its own split of the data, as the UCI tables have.
+    """
+
+    data: str
+    counts: tuple[int | None, int | None, int | None]
+    model: str | Callable[[], nn.Module] | None
+    epochs: int
+    batch_size: int = 100
+    unseen: str | None = None
+    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
+    lean: tuple[str, ...] = ("lean", "lean:step=0.02", "lean:weight_decay=0.0001")
+    size: int | None = None
+    split_by_seed: bool = False
+
+
+def trial_cnn() -> nn.Module:
+    """Make the small network with batch norm on which natural gradients were first tried."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(32 * 49, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+_TABLES = ("lean", "lean:forget=5", "lean:pretrain=0,forget=5,step=0.1")
+
+EXPERIMENTS = {
+    "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),
+    "cnn-10k": Experiment("fashion-mnist", (10_000, 2_000, None), trial_cnn, 15, unseen="mnist"),
+    "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 15, unseen="mnist"),
+    "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 15, unseen="mnist"),
+    "cifar10": Experiment("cifar10", (None, None, None), "small_resnet", 20, unseen="svhn-test"),
+    "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
+    "uci-concrete": Experiment("uci-concrete", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
+    "uci-energy": Experiment("uci-energy", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
+}
+
+
+def main() -> None:
+    """Do the units of work that the record does not have yet, and write the record after each."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--data-dir", nargs="+", required=True, help="folders in which the data sets are looked for")
+    parser.add_argument("--tasks", nargs="+", default=list(EXPERIMENTS), choices=list(EXPERIMENTS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    folders = tuple(options.data_dir)
+    for seed in options.seeds:  # seed by seed, so that every task has a first answer early
+        for name in options.tasks:
+            record = _read(options.out)
+            if str(seed) in record.get(name, {}).get("seeds", {}):
+                continue
+            settings = record.get(name, {}).get("settings") or _tuned(name, folders)
+            unit = _unit(name, seed, settings, folders)
+            record = _read(options.out)  # another process may have written meanwhile
+            entry = record.setdefault(name, {"settings": settings, "seeds": {}})
+            entry["seeds"][str(seed)] = unit
+            write(options.out, record, {"members": MEMBERS, "tuning_seed": TUNING_SEED})
+            _show(name, seed, unit)
+
+
+def _read(out: Path) -> dict[str, Any]:
+    return dict(json.loads(out.read_text())["results"]) if out.exists() else {}
+
+
+def _show(name: str, seed: int, unit: dict[str, Any]) -> None:
+    for method, row in unit["methods"].items():
+        numbers = " ".join(f"{key} {value:.4f}" for key, value in row.items() if isinstance(value, float))
+        print(f"{name} seed {seed} {method:18} {numbers}", flush=True)
+
+
+@cache
+def _source(data: str, folders: tuple[str, ...], size: int | None, seed: int = 0) -> Source:
+    problems = []
+    for folder in folders:
+        try:
+            return load_data(data, folder, size=size, seed=seed)
+        except LeanBayesError as error:
+            problems.append(str(error))
+    raise SystemExit(f"{data} is in none of the folders:\n" + "\n".join(problems))
+
+
+def _task(name: str, folders: tuple[str, ...], seed: int) -> Task:
+    experiment = EXPERIMENTS[name]
+    source = _source(experiment.data, folders, experiment.size, seed if experiment.split_by_seed else 0)
+    task = small_task(source, experiment.counts, experiment.model)
+    count = experiment.counts[2]
+    if experiment.unseen == "negative":
+        images, targets = task.test.tensors
+        low, high = images.amin(), images.amax()
+        return replace(task, shifted={"unseen": TensorDataset(low + high - images, targets)})
+    if experiment.unseen is not None:
+        other = _source(experiment.unseen, folders, experiment.size)
+        unseen = Examples(other.test.inputs, other.test.targets, source.preparation)  # standardised as the known ones
+        return replace(task, shifted={"unseen": as_tensors(unseen, count)})
+    return task
+
+
+def _budget(experiment: Experiment, lr: float) -> Budget:
+    return Budget(experiment.epochs, experiment.batch_size, lr=lr, schedule="cosine")
+
+
+def _train(name: str, task: Task, spec: str, lr: float, seed: int) -> tuple[nn.Module, Likelihood, dict[str, Any]]:
+    """Train a network, or read it if an earlier start of this script has trained it."""
+    stem = f"{name}-{spec}-{lr:g}-{seed}".replace(":", "_").replace("=", "_")
+    file, about = NETWORKS / f"{stem}.lb", NETWORKS / f"{stem}.json"
+    if about.exists():
+        facts = json.loads(about.read_text())
+        likelihood = _with_noise(task.likelihood, facts["noise"])
+        return lb.load(file, task.model()).eval(), likelihood, facts
+    trained = prepare(parse(spec), task, Run(_budget(EXPERIMENTS[name], lr), seed))
+    noise = getattr(trained.likelihood, "log_variance", None)
+    facts = {
+        "seconds": trained.seconds,
+        "noise": None if noise is None else float(noise),
+        "scales": {stage: {"start": s.start, "end": s.end, "moved": s.moved} for stage, s in trained.scales.items()},
+    }
+    NETWORKS.mkdir(parents=True, exist_ok=True)
+    lb.save(trained.predictor, file)
+    about.write_text(json.dumps(facts))
+    return trained.predictor, trained.likelihood, facts
+
+
+def _with_noise(likelihood: Likelihood, log_variance: float | None) -> Likelihood:
+    if isinstance(likelihood, lb.Gaussian) and likelihood.learned and log_variance is not None:
+        likelihood = lb.Gaussian("learned", initial=float(np.exp(log_variance / 2)))
+    return likelihood
+
+
+def _tuned(name: str, folders: tuple[str, ...]) -> dict[str, Any]:
+    """Choose the learning rate of plain networks and the step of lean networks by their validation NLL."""
+    experiment, task = EXPERIMENTS[name], _task(name, folders, 0)
+
+    def nll(spec: str, lr: float) -> float:
+        network, likelihood, _ = _train(name, task, spec, lr, TUNING_SEED)
+        if likelihood.has_logits and spec == "deterministic":
+            network = Temperature.fit(network, _batches(task.validation), likelihood)
+        return lb.evaluate(network, _batches(task.validation), likelihood=likelihood).metrics["nll"]
+
+    plain = {lr: nll("deterministic", lr) for lr in experiment.rates}
+    lr = min(plain, key=lambda key: plain[key])
+    lean = {spec: nll(spec, lr) for spec in experiment.lean}
+    swa = {rate: nll("swa", rate) for rate in {lr, lr / 2}}
+    chosen = {"lr": lr, "swa_lr": min(swa, key=lambda key: swa[key]), "lean": min(lean, key=lambda key: lean[key])}
+    print(f"{name}: chosen on validation {chosen}", flush=True)
+    return chosen | {"validation_nll": {"plain": plain, "swa": swa, "lean": lean}}
+
+
+def _batches(data: Any, size: int = 250) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return list(zip(*(tensor.split(size) for tensor in data.tensors), strict=True))
+
+
+def _unit(name: str, seed: int, settings: dict[str, Any], folders: tuple[str, ...]) -> dict[str, Any]:
+    task = _task(name, folders, seed)
+    plain = [_train(name, task, "deterministic", settings["lr"], MEMBERS * seed + i) for i in range(MEMBERS)]
+    swa = _train(name, task, "swa", settings["swa_lr"], MEMBERS * seed)
+    lean = [_train(name, task, settings["lean"], settings["lr"], MEMBERS * seed + i) for i in (0, 1)]
+    five = Ensemble(*(network for network, _, _ in plain), method="loop")
+    methods: Iterator[tuple[str, nn.Module, Likelihood, bool]] = iter(
+        [
+            ("plain", plain[0][0], plain[0][1], False),
+            ("plain+temperature", plain[0][0], plain[0][1], True),
+            ("swa+temperature", swa[0], swa[1], True),
+            ("five+temperature", five, plain[0][1], True),
+            ("lean", lean[0][0], lean[0][1], False),
+            ("two lean", Ensemble(lean[0][0], lean[1][0], method="loop"), lean[0][1], False),
+        ]
+    )
+    rows = {}
+    for method, network, likelihood, scaled in methods:
+        if scaled and likelihood.has_logits:
+            network = Temperature.fit(network, _batches(task.validation), likelihood)
+        rows[method] = _judged(network, likelihood, task)
+    return {
+        "methods": rows,
+        "training_seconds": {"plain": plain[0][2]["seconds"], "swa": swa[2]["seconds"], "lean": lean[0][2]["seconds"]},
+        "scales": lean[0][2]["scales"],
+    }
+
+
+def _judged(network: nn.Module, likelihood: Likelihood, task: Task) -> dict[str, float]:
+    doubts: dict[str | None, list[torch.Tensor]] = {None: [], "unseen": []}
+
+    def collect(batch: Any) -> None:
+        doubt = batch.prediction.epistemic
+        doubts[batch.shifted].append(doubt.flatten(1).mean(1) if doubt.dim() > 1 else doubt)
+
+    shifted = {key: _batches(data) for key, data in task.shifted.items()}
+    test = _batches(task.test)
+    scores = lb.evaluate(network, test, likelihood=likelihood, shifted=shifted, on_prediction=collect).metrics
+    wanted = ("accuracy", "dice", "rmse", "nll", "ece", "brier", "ood/unseen/auroc")
+    row = {key: scores[key] for key in wanted if key in scores}
+    if isinstance(network, Temperature):
+        row["temperature"] = network.temperature
+    if task.shifted:
+        known, unseen = (torch.cat(doubts[key]).cpu().numpy() for key in (None, "unseen"))
+        labels = np.r_[np.zeros(len(known)), np.ones(len(unseen))]
+        row["ood/unseen/auroc by epistemic"] = float(roc_auc_score(labels, np.r_[known, unseen]))
+    return row
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A weight draw and its mirror image, by a compiled kernel on large float32 tensors in main memory."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanbayes._ops import compiled
+from leanbayes._ops.normal import has_kernel, threads
+
+__all__ = ["kernel_fits", "pair", "pull_back"]
+
+_PIECE = 2**17  # numbers that a thread takes at a time; no result depends on it
+
+
+def kernel_fits(*tensors: Tensor) -> bool:
+    """Return whether the kernels can use these tensors: large, contiguous, float32, and numba is there."""
+    if not all(has_kernel(tensor, tensor.numel()) and tensor.is_contiguous() for tensor in tensors):
+        return False
+    return compiled.available()
+
+
+def pair(mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return μ + σξ and μ − σξ with σ = softplus(ρ)."""
+    first, second = torch.empty_like(mean), torch.empty_like(mean)
+    _run("pair", first, second, mean, rho, noise)
+    return first, second
+
+
+def pull_back(of_first: Tensor, of_second: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `pair` for μ and ρ."""
+    of_mean, of_rho = torch.empty_like(rho), torch.empty_like(rho)
+    _run("pull_back", of_mean, of_rho, of_first, of_second, rho, noise)
+    return of_mean, of_rho
+
+
+def _run(name: str, *tensors: Tensor) -> None:
+    from leanbayes._ops import mirrored_kernels  # numba takes half a second, which small models need not wait for
+
+    kernel = getattr(mirrored_kernels, name)
+    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors]
+
+    def piece(start: int) -> None:
+        kernel(*(array[start : start + _PIECE] for array in arrays))
+
+    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
+        pass

@@ -1,0 +1,40 @@
+"""One natural-gradient step of IVON on large float32 tensors in main memory, by a compiled kernel."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leanbayes._ops import compiled
+from leanbayes._ops.normal import has_kernel, threads
+
+__all__ = ["kernel_fits", "natural_step"]
+
+_PIECE = 2**17  # numbers that a thread takes at a time; no result depends on it
+
+
+def kernel_fits(row: Sequence[Tensor]) -> bool:
+    """Return whether `natural_step` can update these tensors: large, contiguous, float32, and numba is there."""
+    if not all(has_kernel(tensor.detach(), tensor.numel()) and tensor.is_contiguous() for tensor in row):
+        return False
+    return compiled.available()
+
+
+def natural_step(row: Sequence[Tensor], numbers: Sequence[float]) -> None:
+    """Update curvature, raw scales, their gradient, means, their gradient and momentum, which are the row, in place.
+
+    Args:
+        row: the six tensors; the two gradients stay as they are.
+        numbers: what `leanbayes._ops.natural_kernels.step` calls so.
+    """
+    from leanbayes._ops import natural_kernels  # numba takes half a second, which small models need not wait for
+
+    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in row]
+    settings = np.asarray(numbers, np.float64)
+
+    def piece(start: int) -> None:
+        natural_kernels.step(*(array[start : start + _PIECE] for array in arrays), settings)
+
+    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
+        pass

@@ -1,0 +1,127 @@
+"""Calibration scores by group, with weights where the new inputs come from another distribution."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from leanbayes._calls import Inputs
+from leanbayes.conformal.quantiles import SortedScores, check_scores, fewest_scores, rank_of
+from leanbayes.errors import InputError, NonFinite, ShapeMismatch
+
+__all__ = [
+    "GroupFunction",
+    "WeightFunction",
+    "check_per",
+    "group_thresholds",
+    "labels_for",
+    "places_of",
+    "thresholds_for",
+    "weights_for",
+]
+
+GroupFunction = Callable[[Inputs], Any]
+"""Takes the inputs of a batch and returns one integer for each, the group that it belongs to."""
+
+WeightFunction = Callable[[Inputs], Any]
+"""Takes the inputs of a batch and returns dP_new/dP_calibration for each, up to a constant factor."""
+
+
+def check_per(per: Any, *names: str) -> Any:
+    """Return what a guarantee holds for: None, one of the names, or a function. A file has "group" for a function."""
+    if per is None or per in (*names, "group") or callable(per):
+        return per
+    allowed = "".join(f", {name!r}" for name in names)
+    raise InputError(f"per must be None{allowed} or a function of the inputs, got {per!r}")
+
+
+def group_thresholds(
+    scores: Tensor, groups: Tensor, count: int, level: float, describe: Callable[[int], str]
+) -> Tensor:
+    """Return the threshold of each group.
+
+    Args:
+        scores: the score of each calibration example.
+        groups: the number of its group, from 0.
+        count: how many groups there are.
+        level: the coverage that each group gets.
+        describe: words for a group, such as "class 3".
+    """
+    check_scores(scores)
+    sizes = torch.bincount(groups, minlength=count)
+    needed = fewest_scores(level)
+    short = (sizes < needed).nonzero()[:, 0].tolist()
+    if short and count == 1:
+        raise InputError(
+            f"the level {level:g} needs at least {needed} calibration examples, got {len(scores)}; give more of them, "
+            "or ask for a lower level"
+        )
+    if short:
+        words = ", ".join(f"{describe(group)} has {int(sizes[group])}" for group in short[:5])
+        more = f", and {len(short) - 5} groups more have too few" if len(short) > 5 else ""
+        raise InputError(
+            f"the level {level:g} needs at least {needed} calibration examples of each class or group, but {words}"
+            f"{more}; give more of them, ask for a lower level, or leave out per="
+        )
+    ordered, order = scores.sort()
+    by_group = groups[order].argsort(stable=True)  # one block for each group, in which the scores remain in order
+    starts = sizes.cumsum(0) - sizes
+    ranks = torch.tensor([rank_of(size, level) for size in sizes.tolist()], device=scores.device)
+    return ordered[by_group][starts + ranks - 1]
+
+
+def thresholds_for(
+    scores: Tensor, groups: Tensor, weights: Tensor, level: float, count: int, new_weights: Tensor
+) -> Tensor:
+    """Return the weighted threshold of each new input for each group, (N, groups); inf where too little is known."""
+    columns = []
+    for group in range(count):
+        chosen = groups == group
+        columns.append(SortedScores.of(scores[chosen], weights[chosen]).thresholds(level, new_weights))
+    return torch.stack(columns, 1)
+
+
+def labels_for(per: Any, x: Inputs, given: Any, size: int, device: torch.device) -> Tensor:
+    """Return the group of each input as integers: those that are given, or else what the group function says."""
+    if given is None:
+        if not callable(per):
+            raise InputError(
+                "this predictor was calibrated by group, and a file cannot hold the function that gives the groups; "
+                "give them with groups=, or set the attribute per to the function"
+            )
+        given = per(x)
+    labels = torch.as_tensor(given, device=device)
+    if labels.shape != (size,) or labels.is_floating_point() or labels.is_complex():
+        raise ShapeMismatch(
+            f"groups must be one integer for each of {size} inputs, got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    return labels.long()
+
+
+def weights_for(weight: Any, x: Inputs, given: Any, size: int, device: torch.device) -> Tensor:
+    """Return the weight of each input: those that are given, or else what the weight function says."""
+    if given is None:
+        if not callable(weight):
+            raise InputError(
+                "this predictor was calibrated with weights, and a file cannot hold the function that gives them; give "
+                "them with weights=, or set the attribute weight to the function"
+            )
+        given = weight(x)
+    weights = torch.as_tensor(given, device=device).double()
+    if weights.shape != (size,):
+        raise ShapeMismatch(f"weights must be one number for each of {size} inputs, got shape {tuple(weights.shape)}")
+    if not (torch.isfinite(weights).all() and (weights >= 0).all()):
+        raise NonFinite("weights must be finite and not negative; they are ratios of probability densities")
+    return weights
+
+
+def places_of(labels: Tensor, names: Tensor) -> Tensor:
+    """Return the place of each label among the sorted names of the groups; raise if one is not there."""
+    place = torch.searchsorted(names, labels).clamp_max(len(names) - 1)
+    unknown = names[place] != labels
+    if unknown.any():
+        raise InputError(
+            f"group {int(labels[unknown][0])} had no calibration examples; known are {names.tolist()[:20]}"
+        )
+    return place

@@ -1,0 +1,57 @@
+"""`NaturalGradients`: the settings of IVON for `leanbayes.fit`."""
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from leanbayes.bayesian import Bayesian
+from leanbayes.optim.ivon import DEFAULT_RATE, IVON, check_settings
+from leanbayes.optim.protocol import Problem
+from leanbayes.optim.random_tensor import random_tensors
+
+__all__ = ["DEFAULT", "NaturalGradients"]
+
+
+@dataclass(frozen=True)
+class NaturalGradients:
+    """The settings of `IVON` for `lb.fit`, which knows the number of examples and steps by itself.
+
+    ``fit(..., optimizer="ivon")`` uses the defaults. Other settings go through `lb.Optimization`, for example
+    ``lb.Optimization(lb.optim.NaturalGradients(temperature=0.3, initial_scale=0.03), schedule="cosine")``.
+    The arguments are those of `IVON`; the weight decay is that of `lb.Optimization`, and 0 there means that it follows
+    from the prior.
+    """
+
+    name: ClassVar[str] = "ivon"
+    owns_scales: ClassVar[bool] = True
+    default_lr: ClassVar[float] = DEFAULT_RATE
+    temperature: float = 1.0
+    initial_scale: float | None = None
+    initial_curvature: float | None = None
+    beta1: float = 0.9
+    beta2: float | None = None
+    clip: float | None = None
+    plain_lr: float = 2e-3
+
+    def __post_init__(self) -> None:
+        check_settings(**asdict(self))
+
+    def build(self, problem: Problem) -> IVON:
+        """Build the optimizer for a training."""
+        if not isinstance(problem.model, Bayesian):
+            random_tensors(problem.model)  # raises the error that says what to do
+        assert isinstance(problem.model, Bayesian)
+        own = {id(parameter) for parameter in problem.model.parameters()}
+        return IVON(
+            problem.model,
+            problem.lr,
+            n_data=problem.n_data,
+            steps=problem.steps,
+            weight_decay=problem.weight_decay or None,
+            kl_weight=problem.kl_weight,
+            others=[p for group in problem.groups for p in group["params"] if id(p) not in own],
+            **asdict(self),
+        )
+
+
+DEFAULT = NaturalGradients()
+"""What ``optimizer="ivon"`` stands for."""

@@ -1,0 +1,43 @@
+"""The kernel of a natural-gradient step; `tests/optim/test_sweeps.py` compares its numbers with the formulas."""
+
+import pytest
+import torch
+
+from leanbayes._ops.natural import kernel_fits, natural_step
+
+NUMBERS = (300.0, 2e-3, 2e-10, 0.05, 0.1, 5.0, 0.3, 0.102, float("inf"), 0.2)
+
+
+def row(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    normal = [torch.randn(count, generator=generator, dtype=dtype) for _ in range(5)]
+    curvature = torch.rand(count, generator=generator, dtype=dtype)
+    return [curvature, normal[0] - 3, 0.01 * normal[1], normal[2], 0.1 * normal[3], 0.1 * normal[4]]
+
+
+def test_only_large_contiguous_float32_tensors_have_a_kernel() -> None:
+    pytest.importorskip("numba")
+    assert kernel_fits(row(2**17))
+    assert not kernel_fits(row(2**17 - 1))
+    assert not kernel_fits(row(2**17, torch.float64))
+    across = [values.view(2**9, 2**8).T for values in row(2**17)]
+    assert not kernel_fits(across)
+
+
+def test_threads_change_no_number() -> None:
+    """A tensor of several pieces, whose ends are no multiple of the block of the kernel."""
+    pytest.importorskip("numba")
+    ends, before = [], torch.get_num_threads()
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            values = row(3 * 2**17 + 77)
+            natural_step(values, NUMBERS)
+            ends.append(values)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    halves = [values[: 2**17] for values in row(3 * 2**17 + 77)]
+    natural_step(halves, NUMBERS)
+    for a, b in zip(halves, ends[0], strict=True):
+        assert torch.equal(a, b[: 2**17])

@@ -1,0 +1,66 @@
+"""Commands of `leanbayes`, as small as they can be and still write everything that they write."""
+
+import contextlib
+import io
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leanbayes.lab.cli import COMMANDS, main
+from leanbayes.lab.report import render
+from leanbayes.lab.tune.study import open_study
+from tests.crash.scenario import Scenario
+
+__all__ = ["COMMAND_LINES", "COMMAND_SCENARIOS"]
+
+_QUICK = "--data data.npz --batch-size 32 --samples 2 --quiet"
+COMMAND_LINES = {
+    "train": f"train --recipe partial:rate=0.1 --epochs 2 --out run {_QUICK}",
+    "compare": f"compare --methods deterministic vi --epochs 2 --out run {_QUICK}",
+    "compare-workers": f"compare --methods ensemble:members=2,processes=2 --epochs 1 --out run {_QUICK}",
+    "tune": f"tune --method vi --search kl_weight=0.1,1.0 --trials 1 --epochs 2 --out run {_QUICK}",
+    "reproduce": "reproduce subnetworks-toy --size smoke --workers 1 --out docs --cache cache --quiet",
+    "reproduce-workers": "reproduce subnetworks-toy --size smoke --workers 2 --out docs --cache cache --quiet",
+}
+"""The arguments of ``leanbayes``. The two with workers start processes of their own."""
+
+
+def _prepare(folder: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 3))
+    np.savez(folder / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+
+
+class _NoDrawing:
+    """Stands for matplotlib's drawing of the figures of a page, which takes most of the time and writes no file."""
+
+    def __init__(self, figure: object) -> None:
+        pass
+
+    def print_svg(self, buffer: io.StringIO, **_: Any) -> None:
+        buffer.write('<svg viewBox="0 0 1 1"></svg>')
+
+
+def _work(words: list[str]) -> int:
+    render.FigureCanvasSVG = _NoDrawing  # type: ignore[assignment, misc]
+    return main(words)
+
+
+def _warm_up(command: str) -> None:
+    """Let the parser of the options and the storage of the studies fill their caches."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        main([command, "--help"])
+    if command == "tune":
+        with tempfile.TemporaryDirectory() as top, open_study(Path(top, "study"), "warm", {}, "minimize"):
+            pass
+
+
+def _scenario(name: str, line: str) -> Scenario:
+    words = line.split()
+    assert words[0] in COMMANDS
+    return Scenario(name, partial(_work, words), _prepare, "workers" in name, partial(_warm_up, words[0]))
+
+
+COMMAND_SCENARIOS = tuple(_scenario(*item) for item in COMMAND_LINES.items())

@@ -1,0 +1,99 @@
+"""What is disturbed, how it may end, and what it leaves: a scenario, of which each training and each command is one."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+
+__all__ = ["DONE", "REFUSED", "SOME_FAILED", "Scenario", "check_whole", "state", "whole_state"]
+
+DONE, SOME_FAILED, REFUSED = 0, 1, 2
+"""The codes with which a run may end: all is done; a part failed and is recorded; one line says why nothing is done."""
+
+_TIMES = frozenset(
+    {"seconds", "train_seconds", "predict_seconds", "finished", "date", "minutes_taken", "minutes_of_jobs"}
+)
+_OURS = (".lb", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Work that is killed, and whose writes fail.
+
+    Args:
+        name: the name on the command line.
+        work: does the work in the current folder, and returns one of the codes above. Before an error it writes one
+            line that begins with "leanbayes: " to the standard error.
+        prepare: puts what the work needs into an empty folder.
+        workers: whether the work starts worker processes.
+        warm_up: fills caches of the process from which the runs are forked. It must start no threads.
+    """
+
+    name: str
+    work: Callable[[], int]
+    prepare: Callable[[Path], None] = lambda folder: None
+    workers: bool = False
+    warm_up: Callable[[], None] = lambda: None
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """Return what a run left: for each file its content without times, or only that it is there."""
+    return {
+        path.relative_to(folder).as_posix(): _content(path)
+        for path in sorted(folder.rglob("*"))
+        if not path.name.endswith((".lock", ".worker"))
+    }
+
+
+def whole_state(folder: Path) -> str:
+    """Return a text that tells what the folder holds, hidden and unknown files included, apart from times."""
+
+    def content(name: Path) -> Any:
+        hidden = any(part.startswith(".") for part in name.parts)
+        if (folder / name).is_file() and (hidden or _content(folder / name) == "a file"):
+            return hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        return _content(folder / name)
+
+    return repr([(str(name), content(name)) for name in sorted(path.relative_to(folder) for path in folder.rglob("*"))])
+
+
+def check_whole(folder: Path) -> None:
+    """Raise if a file with a usual name is not whole. Only below a name that begins with a dot may there be parts."""
+    for path in folder.rglob("*"):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            _content(path)
+
+
+def _content(path: Path) -> Any:
+    if path.is_dir():
+        return "a folder"
+    if path.suffix in _OURS:
+        return _tensors(path)
+    if path.suffix == ".json":
+        return _without_times(json.loads(path.read_text()))
+    return "a file"
+
+
+def _tensors(path: Path) -> Any:
+    with safetensors.safe_open(path, "np") as file:
+        header = _without_times(json.loads((file.metadata() or {})["leanbayes"]))
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if "epochs" in tensors:
+        tensors["epochs"] = tensors["epochs"][:, :-1]  # the last column holds the seconds
+    sums = {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in tensors.items()}
+    return [header, {name: [str(tensors[name].dtype), tensors[name].shape, sums[name]] for name in sorted(tensors)}]
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: _without_times(item) for key, item in value.items() if key not in _TIMES}
+        if value.get("kind") == "tuning":  # a trial that was killed stays in the list, and another takes its place
+            kept["trials"] = [trial for trial in kept["trials"] if trial["state"] != "killed"]
+        if value.get("kind") == "comparison" and "methods" in value:  # they are in the order in which they were done
+            kept["methods"] = sorted(kept["methods"], key=lambda method: str(method["name"]))
+        return kept
+    return [_without_times(item) for item in value] if isinstance(value, list) else value

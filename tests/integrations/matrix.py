@@ -1,0 +1,147 @@
+"""The matrix of other tools: which tool, in which version, does what together with LeanBayes.
+
+A test that shows that something works says so by a decorator, and so becomes a part of a row of the matrix:
+
+    @shows("Lightning", "A callback adds the KL to the loss of your own LightningModule.")
+    def test_...
+
+Several tests, and all cases of a test, may show the same row. The row then works if all of them pass. Cases of one test
+may show rows of their own: ``pytest.param(..., marks=shows(...))``. The tool and the sentence must be written out in
+the decorator, because they are read without running the tests.
+
+    make matrix
+
+runs all these tests and writes docs/integrations/matrix.md. `tests/integrations/test_docs.py` checks that the page has
+the rows that the tests declare.
+"""
+
+import ast
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "integrations" / "matrix.md"
+
+TOOLS = {
+    "accelerate": "accelerate",
+    "Hugging Face Hub": "huggingface_hub",
+    "Lightning": "lightning",
+    "MONAI": "monai",
+    "NumPy": "numpy",
+    "ONNX Runtime": "onnxruntime",
+    "pandas": "pandas",
+    "PEFT": "peft",
+    "PyTorch": "torch",
+    "scikit-learn": "scikit-learn",
+    "TensorBoard": "tensorboard",
+    "torchmetrics": "torchmetrics",
+    "Transformers": "transformers",
+}
+"""The tools, each with the name of the package that says its version."""
+
+_HEAD = """\
+# What works with which tool
+
+The tests make this table: `make matrix` runs every test that shows a row, and writes the page.
+A row works if all tests that show it pass with the version in the row. The other pages of this folder explain how each
+tool is used with LeanBayes.
+
+| tool | version | what it does together with LeanBayes | works | tests |
+|---|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True, order=True)
+class Claim:
+    """A row of the matrix before it is tested: what a tool does together with LeanBayes."""
+
+    tool: str
+    what: str
+
+    def __post_init__(self) -> None:
+        if self.tool not in TOOLS:
+            raise ValueError(f"{self.tool!r} is none of {list(TOOLS)}; add it to TOOLS in {__file__}")
+        if not self.what.endswith(".") or "|" in self.what or "\n" in self.what:
+            raise ValueError(f"{self.what!r} must be a whole sentence in one line, without the sign |")
+
+
+def shows(tool: str, what: str) -> pytest.MarkDecorator:
+    """Mark a test, or a case of one, as showing a row of the matrix.
+
+    Args:
+        tool: the tool, one of `TOOLS`.
+        what: what works, as a sentence.
+    """
+    claim = Claim(tool, what)
+    return pytest.mark.integration(claim.tool, claim.what)
+
+
+@cache
+def declared() -> dict[Claim, frozenset[str]]:
+    """Return the rows that the tests declare, each with the files of these tests, without running any."""
+    files: dict[Claim, frozenset[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text()
+        if "shows(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "shows":
+                claim = Claim(*(ast.literal_eval(argument) for argument in node.args))
+                files[claim] = files.get(claim, frozenset()) | {path.relative_to(ROOT).as_posix()}
+    return files
+
+
+class Outcomes:
+    """A plug-in for pytest that notes which tests of a row passed."""
+
+    def __init__(self) -> None:
+        self.passed: dict[Claim, list[bool]] = {}
+        self.claims: dict[str, list[Claim]] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Note what each test shows."""
+        for item in items:
+            self.claims[item.nodeid] = [Claim(*mark.args) for mark in item.iter_markers("integration")]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note whether a test passed. A test that is skipped shows nothing, so it does not pass."""
+        if report.when == "call" or report.outcome != "passed":
+            for claim in self.claims.get(report.nodeid, ()):
+                self.passed.setdefault(claim, []).append(report.outcome == "passed")
+
+    def page(self) -> str:
+        """Return the page with a row for each claim."""
+        return _HEAD + "".join(
+            f"| {claim.tool} | {version(TOOLS[claim.tool])} | {claim.what} | "
+            f"{'yes' if all(self.passed.get(claim, [False])) else 'no'} | {_links(files)} |\n"
+            for claim, files in sorted(declared().items(), key=lambda row: (row[0].tool.lower(), row[0].what))
+        )
+
+
+def rows_of(page: str) -> list[tuple[Claim, bool]]:
+    """Return the rows of the page, and whether they work."""
+    cells = [line.strip("| ").split(" | ") for line in page.removeprefix(_HEAD).splitlines()]
+    return [(Claim(tool, what), works == "yes") for tool, _, what, works, _ in cells]
+
+
+def _links(files: Iterable[str]) -> str:
+    return ", ".join(f"[{Path(file).stem}](../../{file})" for file in sorted(files))
+
+
+def main() -> int:
+    """Run the tests of all rows and write the page. Return 0 if every row works."""
+    outcomes = Outcomes()
+    files = sorted(set().union(*declared().values()))
+    status = pytest.main(["-p", "no:cacheprovider", "-m", "integration", *files], plugins=[outcomes])
+    PAGE.write_text(outcomes.page())
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

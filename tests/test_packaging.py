@@ -1,0 +1,148 @@
+"""The sdist holds all files of the repository, and the wheel holds the library and works by itself.
+
+The packages are built from a copy of the files that git tracks, because setuptools writes beside its sources.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+import leanbayes
+from tests.test_minimal_environment import link, required
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BUILD = """
+import sys
+from setuptools import build_meta
+
+target = sys.argv[1]  # setuptools changes sys.argv
+build_meta.build_sdist(target)
+build_meta.build_wheel(target)
+"""
+
+
+def tracked() -> list[str]:
+    """The files of the repository that exist here."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("this is no clone, so there is no list of files to compare with")
+    return [name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the sdist and the wheel."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in tracked():
+        (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, folder / "tree" / name)
+    (folder / "dist").mkdir()
+    command = [sys.executable, "-c", BUILD, str(folder / "dist")]
+    done = subprocess.run(command, cwd=folder / "tree", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Deprecat" not in done.stderr, done.stderr
+    return folder / "dist"
+
+
+def wheel(built: Path) -> zipfile.ZipFile:
+    """The one wheel of the folder."""
+    (path,) = built.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def metadata(built: Path) -> Message:
+    """What the wheel says about itself."""
+    with wheel(built) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
+
+
+def test_the_sdist_is_complete(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert sorted(set(tracked()) - inside) == []
+
+
+def test_the_wheel_holds_the_library_and_nothing_else(built: Path) -> None:
+    with wheel(built) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert inside == {name.removeprefix("src/") for name in tracked() if name.startswith("src/")}
+
+
+def test_the_wheel_asks_for_three_packages_and_says_what_it_is(built: Path) -> None:
+    about = metadata(built)
+    asked = [text for text in about.get_all("Requires-Dist", []) if "extra ==" not in text]
+    assert {re.split(r"[^\w-]", text)[0] for text in asked} == {"torch", "numpy", "safetensors"}
+    assert set(about.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
+    assert about["Version"] == leanbayes.__version__
+    assert about["License-Expression"] == "Apache-2.0"
+
+
+def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
+    link(required(["torch", "numpy", "safetensors"]), tmp_path)
+    with wheel(built) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        "import torch, leanbayes as lb\n"
+        "bnn = lb.Bayesian(torch.nn.Linear(3, 2), subspace=lb.everything())\n"
+        "print(lb.__file__, tuple(lb.predict(bnn, torch.zeros(4, 3)).mean.shape))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-W", "ignore", "-c", code],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(maxsplit=1) == [str(tmp_path / "leanbayes" / "__init__.py"), "(4, 2)\n"]
+
+
+def test_only_versions_of_python_that_are_tested_are_declared() -> None:
+    declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    used = set(re.findall(r'python-version: "([\d.]+)"', (ROOT / ".github/workflows/release.yml").read_text()))
+    assert set(declared) == used
+    assert PROJECT["requires-python"] == f">={min(declared)}"
+
+
+def test_the_conda_recipe_agrees_with_the_project() -> None:
+    recipe = (ROOT / "conda" / "meta.yaml").read_text()
+    wanted = {re.sub(r"^torch\b", "pytorch", text) for text in PROJECT["dependencies"]}
+    run = recipe.partition("  run:\n")[2].partition("\n\n")[0]
+    needs = {line.strip("- ").replace(" ", "") for line in run.splitlines()}
+    assert needs == wanted | {f"python{PROJECT['requires-python']}"}
+    assert f'version = "{PROJECT["version"]}"' in recipe
+
+
+def test_the_release_writes_addresses_that_can_be_read(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="the workflow is YAML")
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    (step,) = [step for step in workflow["jobs"]["build"]["steps"] if "addresses" in step.get("name", "")]
+    shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
+    environment = {**os.environ, "GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name"}
+    subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=True)
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Repository"] == "https://host/owner/name"
+    assert project["urls"]["Issues"] == "https://host/owner/name/issues"
+
+
+def test_the_image_copies_only_files_that_exist_and_are_sent_to_docker() -> None:
+    copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    names = {name for line in copied for name in line.split()}
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert names == sent
+    assert all((ROOT / name).exists() for name in names)
