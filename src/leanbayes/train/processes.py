@@ -1,8 +1,10 @@
 """Where a training runs: in one process by torch alone; in several, or in mixed precision, by accelerate."""
 
+import atexit
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -202,6 +204,7 @@ def engine(model: nn.Module, mixed_precision: str | None, accelerator: "Accelera
         raise InputError(
             f"{reason} needs the package accelerate, which is not installed: pip install 'leanbayes[distributed]'"
         ) from error
+    joined_before = torch.distributed.is_available() and torch.distributed.is_initialized()
     with accelerate_untouched():
         # Accelerate keeps one state for the whole program, and refuses another precision than that of the first use.
         AcceleratorState._shared_state.clear()
@@ -215,7 +218,24 @@ def engine(model: nn.Module, mixed_precision: str | None, accelerator: "Accelera
                 f"WORLD_SIZE in the environment says {os.environ['WORLD_SIZE']} processes, and accelerate joins "
                 f"{made.num_processes}: each process would train a model of its own; start with accelerate launch"
             )
+        if several and not joined_before:
+            _leave_at_exit()
         yield Accelerated(made)
+
+
+@cache
+def _leave_at_exit() -> None:
+    """Leave the processes that `fit` joined before the interpreter ends.
+
+    The threads of a process group that is still joined then may need the interpreter when it is gone, and end the
+    process with SIGABRT after all work is done.
+    """
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():  # the user may have left already
+        torch.distributed.destroy_process_group()
 
 
 @contextmanager
