@@ -67,7 +67,7 @@ class Experiment:
     batch_size: int = 100
     unseen: str | None = None
     rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
-    lean: tuple[str, ...] = ("lean", "lean:step=0.02", "lean:weight_decay=0.0001")
+    lean: tuple[str, ...] = ("lean:lr=0.002", "lean:lr=0.004", "lean:lr=0.008")
     size: int | None = None
     split_by_seed: bool = False
 
@@ -81,7 +81,7 @@ def trial_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-_TABLES = ("lean", "lean:forget=5", "lean:pretrain=0,forget=5,step=0.1")
+_TABLES = ("lean:lr=0.002", "lean:lr=0.004", "lean:lr=0.004,forget=5")
 
 EXPERIMENTS = {
     "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),

@@ -41,3 +41,11 @@ def test_threads_change_no_number() -> None:
     natural_step(halves, NUMBERS)
     for a, b in zip(halves, ends[0], strict=True):
         assert torch.equal(a, b[: 2**17])
+
+
+def test_scales_alone_move_as_they_do_with_the_means() -> None:
+    pytest.importorskip("numba")
+    both, alone = row(2**17 + 77), row(2**17 + 77)[:3]
+    natural_step(both, NUMBERS)
+    natural_step(alone, NUMBERS)
+    assert all(torch.equal(a, b) for a, b in zip(both, alone, strict=False))

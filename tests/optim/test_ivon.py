@@ -870,3 +870,61 @@ def test_sparse_gradients_are_refused() -> None:
     bnn(torch.tensor([0, 1])).sum().backward()
     with pytest.raises(lb.errors.InputError, match=r"that of 0.weight is sparse; use sparse=False"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("prior", [TorchNormal(0.25, 0.5), lb.priors.CentredPrior(0.5)])
+@pytest.mark.parametrize("subspace", [lb.everything(), lb.random_k(0.4, seed=1)])
+def test_means_by_adam_follow_the_gradient_of_the_objective(prior: object, subspace: object) -> None:
+    """Adam of torch on the same gradients, with that of the prior, (m − m₀)/(λs²), for random coordinates."""
+    bnn, x, y = small_problem(prior=prior, subspace=subspace, propagate="mirrored")
+    bnn, x = bnn.double(), x.double()  # Adam turns gradients near 0, which are noise in float32, into whole steps
+    start = {name: value.detach().clone() for name, value in bnn.model.named_parameters()}
+    optimizer = IVON(bnn, 0.01, n_data=12, temperature=0.5, steps=20, means="adam")
+    plain = copy.deepcopy(bnn)
+    adam = torch.optim.Adam(plain.model.parameters(), lr=0.01)
+    for seed in range(3):
+        make_step(bnn, optimizer, x, y, seed)
+        plain.zero_grad()
+        generator = torch.Generator().manual_seed(seed)
+        loss = lb.elbo(plain, x, y, lb.Categorical(), n_data=12, with_kl=False, generator=generator).loss
+        loss.backward()
+        theirs = dict(plain.model.named_parameters())
+        with torch.no_grad():
+            for name, parts in plain.parts():
+                centre = torch.full_like(start[name], 0.25) if isinstance(prior, TorchNormal) else start[name]
+                pull = (theirs[name] - centre) / (24 * 0.25)
+                random = torch.ones(pull.numel(), dtype=torch.bool)
+                if parts.index is not None:
+                    random = torch.zeros_like(random).index_fill(0, parts.index.long(), value=True)
+                theirs[name].grad += torch.where(random.view(pull.shape), pull, 0.0)
+        adam.step()
+        for (name, ours), (_, scales) in zip(bnn.model.named_parameters(), plain.parts(), strict=True):
+            torch.testing.assert_close(ours, theirs[name], rtol=1e-10, atol=1e-10)
+            scales.rho.data.copy_(dict(bnn.parts())[name].rho)
+    assert_scales_are_those_of_q(optimizer, precision=4.0)
+
+
+def test_means_by_adam_recover_the_posterior_of_linear_regression() -> None:
+    x, y = linear_data()
+    precision = x.T @ x / NOISE**2 + torch.eye(D, dtype=torch.float64) / PRIOR**2
+    mean, scale = torch.linalg.solve(precision, x.T @ y / NOISE**2)[:, 0], precision.diagonal().rsqrt()
+    bnn, steps = linear_model("moments"), 2000
+    optimizer = IVON(bnn, 0.05, n_data=N, steps=steps, beta2=0.98, means="adam")
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        lb.elbo(bnn, x, y, lb.Gaussian(noise=NOISE), n_data=N, with_kl=False).loss.backward()
+        optimizer.step()
+        schedule.step()
+    weight = bnn.weights()["weight"]
+    assert torch.allclose(weight.spread.detach().flatten(), scale, rtol=1e-6)
+    assert ((weight.mean.detach().flatten() - mean).abs() / scale).max() < 1e-4
+
+
+def test_settings_of_means_by_adam_are_checked() -> None:
+    with pytest.raises(lb.errors.InputError, match="means must be one of"):
+        lb.optim.NaturalGradients(means="sgd")
+    with pytest.raises(lb.errors.InputError, match=r"takes none; got clip=1\.0"):
+        lb.optim.NaturalGradients(means="adam", clip=1.0)
+    assert lb.optim.NaturalGradients(means="adam").default_lr == 2e-3
+    assert lb.optim.NaturalGradients().default_lr == 0.5

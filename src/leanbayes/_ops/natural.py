@@ -25,16 +25,17 @@ def natural_step(row: Sequence[Tensor], numbers: Sequence[float]) -> None:
     """Update curvature, raw scales, their gradient, means, their gradient and momentum, which are the row, in place.
 
     Args:
-        row: the six tensors; the two gradients stay as they are.
+        row: the six tensors, of which the two gradients stay as they are, or only the first three.
         numbers: what `leanbayes._ops.natural_kernels.step` calls so.
     """
     from leanbayes._ops import natural_kernels  # numba takes half a second, which small models need not wait for
 
+    update = natural_kernels.step if len(row) == 6 else natural_kernels.step_of_scales
     arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in row]
     settings = np.asarray(numbers, np.float64)
 
     def piece(start: int) -> None:
-        natural_kernels.step(*(array[start : start + _PIECE] for array in arrays), settings)
+        update(*(array[start : start + _PIECE] for array in arrays), settings)
 
     for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
         pass

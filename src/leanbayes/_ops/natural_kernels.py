@@ -10,7 +10,7 @@ from numpy import float32 as f
 
 from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _softplus
 
-__all__ = ["step"]
+__all__ = ["step", "step_of_scales"]
 
 _BLOCK = 512
 _TINY = f(np.finfo(np.float32).tiny)
@@ -24,29 +24,60 @@ def _one_minus_exp(x: Any) -> Any:
 
 
 @_kernel
+def _new_curvature(h: Any, rho: Any, of_rho: Any, count: Any, numbers: Any, scales: Any, slopes: Any, new: Any) -> None:
+    """Write the new curvature h to ``new``, and h + δ to ``scales``."""
+    decay, least, forget = f(numbers[1]), f(numbers[2]), f(numbers[3])
+    _softplus(rho, count, scales, slopes)
+    for i in range(count):
+        new[i] = of_rho[i] / max(scales[i], _TINY) / max(slopes[i], _TINY)
+    for i in range(count):
+        change = forget * (new[i] - h[i])
+        new[i] = h[i] + (change + f(0.5) * change * change / max(h[i] + decay, least))
+    for i in range(count):
+        scales[i] = max(new[i] + decay, least)
+
+
+@_kernel
+def _raw_scales(scales: Any, count: Any, size: Any, slopes: Any) -> None:
+    """Write the raw scales of σ = 1/√(λ(h + δ)) to ``slopes``; ``scales`` holds h + δ before and σ after."""
+    for i in range(count):
+        scales[i] = f(1) / np.sqrt(size * scales[i])
+    for i in range(count):
+        slopes[i] = _one_minus_exp(scales[i])
+    for i in range(count):
+        slopes[i] = scales[i] + _log(slopes[i])
+
+
+@_kernel
+def step_of_scales(curvature: Any, rho: Any, rho_gradient: Any, numbers: Any) -> None:
+    """Update curvature and raw scales in place, as `step` does."""
+    scales, slopes, new = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    for block in range(0, rho.size, _BLOCK):
+        count = min(_BLOCK, rho.size - block)
+        end = block + count
+        old = curvature[block:end]
+        _new_curvature(old, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
+        curvature[block:end] = new[:count]
+        _raw_scales(scales, count, f(numbers[0]), slopes)
+        rho[block:end] = slopes[:count]
+
+
+@_kernel
 def step(curvature: Any, rho: Any, rho_gradient: Any, mean: Any, gradient: Any, momentum: Any, numbers: Any) -> None:
     """Update curvature, raw scales, means and momenta in place; `leanbayes.optim.sweeps` has the same in torch.
 
     ``numbers`` holds λ, δ, the least h + δ, 1 − β₂, 1 − β₁, 1/(1 − β₁ᵗ), the mean of the prior, h₀ + δ, the largest
     step and α.
     """
-    size, decay, least, forget = f(numbers[0]), f(numbers[1]), f(numbers[2]), f(numbers[3])
-    fresh, corrected, centre, factor = f(numbers[4]), f(numbers[5]), f(numbers[6]), f(numbers[7])
-    most, rate = f(numbers[8]), f(numbers[9])
+    decay, fresh, corrected, centre = f(numbers[1]), f(numbers[4]), f(numbers[5]), f(numbers[6])
+    factor, most, rate = f(numbers[7]), f(numbers[8]), f(numbers[9])
     scales, slopes, new = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, rho.size, _BLOCK):
         count = min(_BLOCK, rho.size - block)
         end = block + count
-        _softplus(rho[block:end], count, scales, slopes)
-        of_rho, h = rho_gradient[block:end], curvature[block:end]
-        for i in range(count):
-            new[i] = of_rho[i] / max(scales[i], _TINY) / max(slopes[i], _TINY)
-        for i in range(count):
-            change = forget * (new[i] - h[i])
-            new[i] = h[i] + (change + f(0.5) * change * change / max(h[i] + decay, least))
+        before = curvature[block:end]
+        _new_curvature(before, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
         curvature[block:end] = new[:count]
-        for i in range(count):
-            scales[i] = max(new[i] + decay, least)  # h + δ
         g, old = gradient[block:end], momentum[block:end]
         for i in range(count):
             new[i] = old[i] + fresh * (g[i] - old[i])
@@ -56,10 +87,5 @@ def step(curvature: Any, rho: Any, rho_gradient: Any, mean: Any, gradient: Any, 
             direction = factor * (corrected * new[i] + decay * (m[i] - centre)) / scales[i]
             new[i] = m[i] - rate * min(max(direction, -most), most)
         mean[block:end] = new[:count]
-        for i in range(count):
-            scales[i] = f(1) / np.sqrt(size * scales[i])
-        for i in range(count):
-            slopes[i] = _one_minus_exp(scales[i])
-        for i in range(count):
-            slopes[i] = scales[i] + _log(slopes[i])
+        _raw_scales(scales, count, f(numbers[0]), slopes)
         rho[block:end] = slopes[:count]

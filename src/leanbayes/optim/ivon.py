@@ -28,6 +28,14 @@ draw for the whole batch would have E[L₁₁ + L₂₂ + 2L₁₂], the curvatu
 undoes. In prediction the statistics do not follow the draw; then there is no L₁₂, and L₁₁ and L₂₂ lack what each half
 changes in the statistics. ``tests/optim/test_ivon.py`` checks the two expectations against Hessians.
 
+**Means by Adam.** The step above is that of SGD where curvatures are nearly alike, and its rate must be chosen for each
+network. With ``means="adam"`` the means follow Adam on the gradient of the same objective, ĝ + δ(m − m₀), while scales
+follow the curvature as before. The rate is then one that suits Adam, and the same for all coordinates.
+
+**Averages.** With ``average=0.5`` the optimizer keeps the running mean of the means over the last half of the steps,
+and `IVON.use_averages` puts it into the model (Izmailov et al. 2018). At a constant learning rate the means travel
+around a wide minimum, whose middle predicts better than any point on the way.
+
 **h + δ stays positive.** Write u = h + δ and x = ρ(ĥ − h)/u. Then u becomes u(1 + x + x²/2) = ½u((1 + x)² + 1) ≥ u/2.
 """
 
@@ -35,7 +43,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +53,9 @@ from torch.optim import Optimizer
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, SelectionError
+from leanbayes.optim.averages import begin_again, count_step, first_averaged, write_averages
 from leanbayes.optim.random_tensor import RandomTensor, random_tensors
+from leanbayes.optim.starts import usual_sizes
 from leanbayes.optim.sweeps import (
     AdamRule,
     NaturalRule,
@@ -60,14 +70,18 @@ from leanbayes.posteriors import Normal
 from leanbayes.priors import CentredPrior, FixedPrior
 from leanbayes.subspace import dense_name
 
-__all__ = ["IVON", "CurvatureSummary", "check_kl_weight", "check_settings"]
+__all__ = ["DEFAULT_RATES", "IVON", "CurvatureSummary", "check_kl_weight", "check_settings"]
 
-DEFAULT_RATE = 0.5
+DEFAULT_RATES = {"natural": 0.5, "adam": 2e-3}
+_WIDEST_START = 0.9  # of the prior's scale, so that the initial curvature is positive
 _INITIAL_CURVATURE = 0.1
 _TIME_CONSTANTS = 5.0  # by default the curvature forgets its start by a factor e⁻⁵ within the training
 _ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-_FIXED = ("n_data", "temperature", "initial_scale", "initial_curvature", "prior_precisions")
+_FIXED = (
+    "n_data", "temperature", "initial_scale", "initial_curvature", "relative_scale", "prior_precisions", "means",
+    "average_from",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,11 +101,22 @@ class CurvatureSummary:
 
 @dataclass(frozen=True)
 class _Target:
-    """A random tensor with its Normal prior: precision, and mean. The mean is None if the tensor remembers it."""
+    """A random tensor with its Normal prior: precision, and mean. The mean is None if the tensor remembers it.
+
+    ``usual`` is the usual size of its weights, which ``relative_scale`` multiplies.
+    """
 
     tensor: RandomTensor
     precision: float
     centre: float | None
+    usual: float
+
+    def centres(self) -> Tensor | float:
+        """Return the mean of the prior, as one number or for each random coordinate."""
+        if self.centre is not None:
+            return self.centre
+        assert self.tensor.parts.memory is not None
+        return self.tensor.parts.memory
 
 
 @dataclass(frozen=True)
@@ -133,8 +158,9 @@ class IVON(Optimizer):
     Args:
         bnn: the model, with a Normal posterior that has one scale for each weight. A newer IVON of the same model takes
             its scales over, and the older one then refuses to step.
-        lr: the learning rate α of the random weights. A mapping of patterns such as ``{"fc.*": 0.1, "*": 0.5}`` gives
-            each parameter the rate of the first pattern that matches its name, and makes a parameter group for each.
+        lr: the learning rate α of the random weights, by default 0.5, or 0.002 with ``means="adam"``. A mapping of
+            patterns such as ``{"fc.*": 0.1, "*": 0.5}`` gives each parameter the rate of the first pattern that matches
+            its name, and makes a parameter group for each.
         n_data: how many examples the training set has.
         temperature: the effective number of examples λ is ``n_data / temperature``. A temperature below 1 makes the
             posterior narrower, which helps networks that are not fitted yet, and data with augmentation.
@@ -142,14 +168,20 @@ class IVON(Optimizer):
             N(0, 1/(λδ)), so that the KL divergence that is reported stays true.
         initial_scale: σ₀, the scale that every random weight starts with. The initial curvature is then
             h₀ = 1/(λσ₀²) − δ, which must be positive, so σ₀ must be below the scale of the prior.
-        initial_curvature: h₀, in place of ``initial_scale``. The scales then start at 1/√(λ(h₀ + δ)). If neither is
+        initial_curvature: h₀, in place of ``initial_scale``. The scales then start at 1/√(λ(h₀ + δ)). If no start is
             given, h₀ is 0.1.
+        relative_scale: σ₀ as a multiple of the usual size of the weights of each tensor, 1/√(3·fan-in), in place of
+            the two others. It is at most 0.9 of the scale of the prior.
         beta1: how much of the momentum a step keeps.
         beta2: how much of the curvature a step keeps. By default it is 1 − 5/steps, so that the curvature can move
             within the training.
         steps: how many steps the training takes, from which ``beta2`` is chosen.
         clip: the largest absolute value of a coordinate of the preconditioned step, before the learning rate.
-        plain_lr: the learning rate of the coordinates that are not random.
+        plain_lr: the learning rate of the coordinates that are not random. With ``means="adam"`` all coordinates have
+            the rate ``lr``.
+        means: how the means are trained, by natural gradients ("natural") or by Adam ("adam").
+        average: the share of the steps, at the end of the training, over which means are averaged. It needs ``steps``.
+            `lb.fit` puts the averages into the model; in a loop of your own, call `use_averages` at the end.
         kl_weight: the weight β of the KL at the start; `lb.fit` gives the present one before each step. It divides λ.
         others: more parameters to train by Adam, such as those of a likelihood.
 
@@ -164,18 +196,21 @@ class IVON(Optimizer):
     def __init__(
         self,
         bnn: Bayesian,
-        lr: float | Mapping[str, float] = DEFAULT_RATE,
+        lr: float | Mapping[str, float] | None = None,
         *,
         n_data: int,
         temperature: float = 1.0,
         weight_decay: float | None = None,
         initial_scale: float | None = None,
         initial_curvature: float | None = None,
+        relative_scale: float | None = None,
         beta1: float = 0.9,
         beta2: float | None = None,
         steps: int | None = None,
         clip: float | None = None,
         plain_lr: float = 2e-3,
+        means: Literal["natural", "adam"] = "natural",
+        average: float = 0.0,
         kl_weight: float = 1.0,
         others: Iterable[nn.Parameter] = (),
     ) -> None:
@@ -187,20 +222,27 @@ class IVON(Optimizer):
             )
         if n_data < 1 or (steps is not None and steps < 1):
             raise InputError(f"n_data and steps must be at least 1, got {n_data} and {steps}")
+        starts = {
+            "initial_scale": initial_scale, "initial_curvature": initial_curvature, "relative_scale": relative_scale
+        }  # fmt: skip
+        check_settings(temperature, starts, beta1, beta2, clip, plain_lr, means, average)
+        lr = DEFAULT_RATES[means] if lr is None else lr
         for rate in lr.values() if isinstance(lr, Mapping) else (lr,):
             _require_positive(lr=rate)
         _require_positive(weight_decay=weight_decay)
         check_kl_weight(kl_weight)
         beta2 = _beta2(steps) if beta2 is None else beta2
-        check_settings(temperature, initial_scale, initial_curvature, beta1, beta2, clip, plain_lr)
+        if average and steps is None:
+            raise InputError("averaging over a share of the training needs its length; say it with steps=")
         tensors = random_tensors(bnn)
         _check_tensors(tensors)
-        if initial_scale is None and initial_curvature is None:
-            initial_curvature = _INITIAL_CURVATURE
+        if all(start is None for start in starts.values()):
+            starts["initial_curvature"] = _INITIAL_CURVATURE
         size = n_data / (temperature * kl_weight)
         if weight_decay is not None:
             _replace_priors(bnn, scale=1 / math.sqrt(size * weight_decay))
-        self._targets = [_target(bnn, tensor) for tensor in tensors]
+        sizes = usual_sizes(bnn.model, tensors)
+        self._targets = [_target(bnn, tensor, usual) for tensor, usual in zip(tensors, sizes, strict=True)]
         for target in self._targets:
             _check_start(target, initial_scale)
         self._by_mean = {id(target.tensor.mean): target for target in self._targets}
@@ -210,16 +252,19 @@ class IVON(Optimizer):
             "temperature": temperature,
             "kl_weight": kl_weight,
             "initial_size": size,
-            "initial_scale": initial_scale,
-            "initial_curvature": initial_curvature,
+            **starts,
             "prior_precisions": sorted({target.precision for target in self._targets}),
             "beta1": beta1,
             "beta2": beta2,
             "clip": clip,
+            "means": means,
+            "average_from": first_averaged(average, steps or 1),
+            "taken": 0,
+            "averaged": 0,
         }
         groups = _groups(bnn, lr, list(others), [tensor.rho for tensor in tensors])
         super().__init__(groups, {"lr": groups[0]["lr"], "start_lr": groups[0]["lr"], **settings})
-        self._bnn, self._owner = bnn, object()
+        self._bnn, self._owner, self.average = bnn, object(), average
         vars(bnn)["_scale_owner"] = self._owner
         with torch.no_grad():
             for target in self._targets:
@@ -250,9 +295,24 @@ class IVON(Optimizer):
             self._write_scales()
             raise
         finally:
-            for target, means in copies:  # Adam has moved the whole tensor
-                _put(target.tensor, means)
+            for target, random_means in copies:  # Adam has moved the whole tensor
+                _put(target.tensor, random_means)
+        count_step(self, self._without_scales())
         return loss
+
+    def use_averages(self) -> bool:
+        """Write the averages of the means into the model, and return whether there are any.
+
+        Call it once, after the last step. Recompute the statistics of batch norms afterwards, as `lb.fit` does: those
+        in the model belong to other weights.
+        """
+        return write_averages(self, self._without_scales())
+
+    def _without_scales(self) -> list[Tensor]:
+        """Return all trained parameters, without the raw scales."""
+        scales = {id(target.tensor.rho) for target in self._targets}
+        every = [parameter for group in self.param_groups for parameter in group["params"]]
+        return [parameter for parameter in every if id(parameter) not in scales and parameter.requires_grad]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Bring back what `state_dict` returned, for the same model and the same settings.
@@ -287,6 +347,7 @@ class IVON(Optimizer):
         curvature = (target.tensor.scale().square().reciprocal_() - target.precision) / self._size()
         entries = self.state[target.tensor.rho]
         entries["curvature"] = torch.where(changed, curvature, entries["curvature"])
+        begin_again(self)
 
     @torch.no_grad()
     def summary(self) -> CurvatureSummary:
@@ -322,7 +383,7 @@ class IVON(Optimizer):
         for target in self._targets:
             tensor, state = target.tensor, self.state[target.tensor.rho]
             rho, mean, memory = tensor.rho, tensor.mean, tensor.parts.memory
-            moves = mean.grad is not None and id(mean) in groups
+            moves = mean.grad is not None and id(mean) in groups and groups[id(mean)]["means"] == "natural"
             if rho.grad is None and not moves:
                 continue
             row = [state["curvature"], rho]
@@ -341,7 +402,7 @@ class IVON(Optimizer):
             rule = self._rule(target, groups.get(id(mean), self.param_groups[0]), max(state["step"], 1))
             sweeps.setdefault((rule, kind), []).append(row)
         for (rule, kind), rows in sweeps.items():
-            if kind.gradient and kind.means and not kind.centre:
+            if kind.gradient and not kind.centre:
                 rows = [row for row in rows if not by_kernel(rule, row)]
             for columns in in_pieces(rows):
                 curvature, rho_, *rest = columns
@@ -350,29 +411,41 @@ class IVON(Optimizer):
                 natural_sweep(rule, curvature, rho_, gradient, means_, rest[3] if kind.centre else None)
 
     def _adam_steps(self) -> None:
-        """Make the steps of all coordinates that are not random."""
+        """Make the steps of the coordinates that are not random or, if Adam trains the means, of all."""
         sweeps: dict[tuple[AdamRule, torch.device, torch.dtype], list[list[Tensor]]] = {}
         scales = {id(target.tensor.rho) for target in self._targets}
         for group in self.param_groups:
-            rate = group["plain_lr"] * group["lr"] / group["start_lr"]  # follows the schedule of the learning rate
+            by_adam = group["means"] == "adam"
+            # The rate of the plain coordinates follows the schedule of the learning rate.
+            rate = group["lr"] if by_adam else group["plain_lr"] * group["lr"] / group["start_lr"]
             for parameter in group["params"]:
                 target = self._by_mean.get(id(parameter))
                 if parameter.grad is None or id(parameter) in scales:
                     continue
-                if target is not None and target.tensor.index is None:
+                if target is not None and target.tensor.index is None and not by_adam:
                     continue
                 state = self.state[parameter]
-                if not state:
+                if "first" not in state:
                     state["step"] = 0
                     state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 state["step"] += 1
                 corrections = (1 - _ADAM_BETAS[0] ** state["step"], 1 - _ADAM_BETAS[1] ** state["step"])
                 rule = AdamRule(rate, _ADAM_BETAS, _ADAM_EPSILON, corrections)
-                row = [parameter.detach(), parameter.grad, state["first"], state["second"]]
+                gradient = self._with_prior(target) if target is not None and by_adam else parameter.grad
+                row = [parameter.detach(), gradient, state["first"], state["second"]]
                 sweeps.setdefault((rule, parameter.device, parameter.dtype), []).append(row)
         for (rule, _, _), rows in sweeps.items():
             for columns in in_pieces(rows):
                 adam_sweep(rule, *columns)
+
+    def _with_prior(self, target: _Target) -> Tensor:
+        """Return the gradient of a tensor with that of the prior, δ(m − m₀) for random coordinates."""
+        tensor = target.tensor
+        assert tensor.mean.grad is not None
+        slope = (tensor.random_mean() - target.centres()) * (target.precision / self._size())
+        if tensor.index is None:
+            return tensor.mean.grad + slope
+        return tensor.mean.grad.flatten().index_add(0, tensor.index.long(), slope).view(tensor.mean.shape)
 
     def _rule(self, target: _Target, group: Mapping[str, Any], step: int) -> NaturalRule:
         size = self._size()
@@ -396,9 +469,12 @@ class IVON(Optimizer):
     def _start(self, target: _Target) -> float:
         """Return h₀: as the user gave it, or 1/(λσ₀²) − δ with the λ and δ of the start."""
         group = self.param_groups[0]
-        if group["initial_scale"] is None:
+        if group["initial_curvature"] is not None:
             return float(group["initial_curvature"])
-        return float((group["initial_scale"] ** -2 - target.precision) / group["initial_size"])
+        scale = group["initial_scale"]
+        if scale is None:
+            scale = min(group["relative_scale"] * target.usual, _WIDEST_START * target.precision**-0.5)
+        return float((scale**-2 - target.precision) / group["initial_size"])
 
     @torch.no_grad()
     def _write_scales(self) -> None:
@@ -428,12 +504,12 @@ def _check_tensors(tensors: list[RandomTensor]) -> None:
             )
 
 
-def _target(bnn: Bayesian, tensor: RandomTensor) -> _Target:
+def _target(bnn: Bayesian, tensor: RandomTensor, usual: float) -> _Target:
     rule = bnn._priors[tensor.name]
     if isinstance(rule, CentredPrior):
-        return _Target(tensor, rule.scale**-2, None)
+        return _Target(tensor, rule.scale**-2, None, usual)
     if isinstance(rule, FixedPrior) and isinstance(rule.law, TorchNormal):
-        return _Target(tensor, float(rule.law.scale) ** -2, float(rule.law.loc))
+        return _Target(tensor, float(rule.law.scale) ** -2, float(rule.law.loc), usual)
     raise InputError(
         f"IVON needs a Normal prior that stays as it is, got {rule} for {tensor.name!r}; "
         "use prior=torch.distributions.Normal(0, s), lb.priors.CentredPrior(s), or weight_decay= of IVON"
@@ -509,24 +585,32 @@ def check_kl_weight(weight: float) -> None:
 
 def check_settings(
     temperature: float,
-    initial_scale: float | None,
-    initial_curvature: float | None,
+    starts: Mapping[str, float | None],
     beta1: float,
     beta2: float | None,
     clip: float | None,
     plain_lr: float,
+    means: str,
+    average: float,
 ) -> None:
     """Raise if a setting that IVON and `NaturalGradients` have in common is out of its range."""
-    _require_positive(temperature=temperature, plain_lr=plain_lr, clip=clip)
-    _require_positive(initial_scale=initial_scale, initial_curvature=initial_curvature)
-    if initial_scale is not None and initial_curvature is not None:
+    _require_positive(temperature=temperature, plain_lr=plain_lr, clip=clip, **starts)
+    given = {name: value for name, value in starts.items() if value is not None}
+    if len(given) > 1:
         raise InputError(
-            f"initial_scale and initial_curvature both say where the scales start; got {initial_scale} and "
-            f"{initial_curvature}; leave one of them out"
+            f"{' and '.join(given)} each say where the scales start; got {' and '.join(map(str, given.values()))}; "
+            "leave one of them out"
         )
-    for name, value in (("beta1", beta1), ("beta2", beta2)):
+    for name, value in (("beta1", beta1), ("beta2", beta2), ("average", average)):
         if value is not None and not 0 <= value < 1:
             raise InputError(f"{name} must be at least 0 and below 1, got {value}")
+    if means not in DEFAULT_RATES:
+        raise InputError(f"means must be one of {list(DEFAULT_RATES)}, got {means!r}")
+    if means == "adam" and clip is not None:
+        raise InputError(
+            f"clip limits the natural-gradient step of the means, and means='adam' takes none; got clip={clip}; "
+            "leave it out, and clip gradients with Optimization(clip=...)"
+        )
 
 
 def _require_positive(**values: float | None) -> None:

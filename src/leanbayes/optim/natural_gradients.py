@@ -1,10 +1,10 @@
 """`NaturalGradients`: the settings of IVON for `leanbayes.fit`."""
 
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.optim.ivon import DEFAULT_RATE, IVON, check_settings
+from leanbayes.optim.ivon import DEFAULT_RATES, IVON, check_settings
 from leanbayes.optim.protocol import Problem
 from leanbayes.optim.random_tensor import random_tensors
 
@@ -23,17 +23,26 @@ class NaturalGradients:
 
     name: ClassVar[str] = "ivon"
     owns_scales: ClassVar[bool] = True
-    default_lr: ClassVar[float] = DEFAULT_RATE
     temperature: float = 1.0
     initial_scale: float | None = None
     initial_curvature: float | None = None
+    relative_scale: float | None = None
     beta1: float = 0.9
     beta2: float | None = None
     clip: float | None = None
     plain_lr: float = 2e-3
+    means: Literal["natural", "adam"] = "natural"
+    average: float = 0.0
 
     def __post_init__(self) -> None:
-        check_settings(**asdict(self))
+        settings = asdict(self)
+        starts = {name: settings.pop(name) for name in ("initial_scale", "initial_curvature", "relative_scale")}
+        check_settings(starts=starts, **settings)
+
+    @property
+    def default_lr(self) -> float:
+        """The learning rate for users who name none."""
+        return DEFAULT_RATES[self.means]
 
     def build(self, problem: Problem) -> IVON:
         """Build the optimizer for a training."""

@@ -101,7 +101,7 @@ def by_kernel(rule: NaturalRule, row: Sequence[Tensor]) -> bool:
 
     Args:
         rule: the numbers of the step.
-        row: h, ρ, ∂loss/∂ρ, m, ∂loss/∂m and the momentum.
+        row: h, ρ, ∂loss/∂ρ, m, ∂loss/∂m and the momentum, or only the first three if the means stay.
     """
     if not kernel_fits(row):
         return False

@@ -73,7 +73,9 @@ def fit(
 ) -> History:
     """Train a `Bayesian` on the evidence lower bound, or a plain module on its likelihood.
 
-    With a validation set, the model has the weights of its best epoch afterwards. Apart from the weights of the model
+    With a validation set, the model has the weights of its best epoch afterwards. An optimizer that averages weights,
+    such as `leanbayes.optim.NaturalGradients` with ``average=0.5``, leaves the average in the model, and the statistics
+    of batch norms are computed anew for it. Apart from the weights of the model
     and of the likelihood, `fit` leaves everything as it found it: the global random states of torch (CPU and CUDA),
     NumPy and Python, the training or evaluation mode of every module, and the generators of the data loaders. This also
     holds if it raises an error.
@@ -244,6 +246,7 @@ def _train(run: TrainingRun, epochs: int, patience: int | None, validate: Iterab
         progress["stopped"] = None if stop is None else stop.reason
         run.save()
     steps = progress["step"]
+    run.use_averages()
     if progress["best"] is not None:
         best.bring_back(progress["best"])
         steps = min(steps, (progress["best"] + 1) * run.batches)
@@ -366,5 +369,10 @@ def _check(counts: Mapping[str, Any], optimization: Optimization, validate: Any)
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if validate is not None and getattr(optimization.optimizer, "average", 0.0) > 0:
+        raise InputError(
+            "the optimizer leaves the average of the last steps in the model, and with a validation set fit leaves the "
+            "best epoch; leave out validate=, or set average=0"
+        )
     if optimization.patience is not None and validate is None:
         raise InputError("patience needs a validation set; give one: validate=")

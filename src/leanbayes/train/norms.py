@@ -1,13 +1,13 @@
 """Batch norm under randomness: why its statistics stay fixed while all examples of a batch share one draw."""
 
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from leanbayes.bayesian import Bayesian
 
-__all__ = ["fix_statistics", "has_statistics", "must_hold_statistics"]
+__all__ = ["fix_statistics", "has_statistics", "must_hold_statistics", "recompute_statistics"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -52,6 +52,33 @@ def has_statistics(model: nn.Module) -> bool:
 def must_hold_statistics(model: nn.Module) -> bool:
     """Return whether `fit` holds statistics by default: if all examples of a batch share one draw of the weights."""
     return isinstance(model, Bayesian) and not model.propagate.differs_within_batch
+
+
+def recompute_statistics(
+    model: nn.Module, passes: Iterable[Callable[[], object]], mean: Callable[[Tensor], Tensor]
+) -> None:
+    """Forget all running statistics, and compute them as plain averages over some passes.
+
+    Args:
+        model: the model, in training mode.
+        passes: functions that pass a batch through the model.
+        mean: the mean of a tensor over all processes, each of which sees its own part of the data.
+    """
+    layers: list[Any] = list(_with_statistics(model))
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+    try:
+        for number, run in enumerate(passes, start=1):
+            for layer in layers:
+                layer.momentum = 1 / number  # the new batch counts as much as each of those before it
+            run()
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+    for layer in layers:
+        layer.running_mean.copy_(mean(layer.running_mean))
+        layer.running_var.copy_(mean(layer.running_var))
 
 
 def _with_statistics(model: nn.Module) -> Iterator[nn.Module]:

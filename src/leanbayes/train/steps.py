@@ -1,9 +1,10 @@
 """A training under way: its epochs, its optimizer steps and its checkpoints."""
 
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from leanbayes.train.data import Reading
 from leanbayes.train.fingerprint import Fingerprint, differences
 from leanbayes.train.history import Stop
 from leanbayes.train.losses import culprit, divergence
-from leanbayes.train.norms import fix_statistics
+from leanbayes.train.norms import fix_statistics, has_statistics, recompute_statistics
 from leanbayes.train.processes import Engine
 from leanbayes.train.random_states import RandomStates, seed_all, states_restored
 from leanbayes.train.rewire import Rewirer
@@ -41,6 +42,7 @@ from leanbayes.train.unread import UnreadLosses
 __all__ = ["TrainingRun", "new_progress"]
 
 
+_STATISTICS_BATCHES = 100  # from which the statistics of averaged weights are computed
 _RECORDED_BY_0_1 = ("epochs", "batches", "n_data", "seed", "parts", "rewire")
 
 
@@ -196,6 +198,26 @@ class TrainingRun:
         self.unread.read()
         self._check_weights()
         return stop
+
+    @torch.no_grad()
+    def use_averages(self) -> None:
+        """Give the model the averaged weights of an optimizer that keeps averages, with statistics that fit them."""
+        optimizer: Any = self.training.optimizer
+        use = getattr(getattr(optimizer, "optimizer", optimizer), "use_averages", None)  # accelerate wraps optimizers
+        if use is None or not use() or self.hold or not has_statistics(self.objective.model):
+            return
+        self.close()
+        self.wrapped.train()
+        number, process = self.progress["pass"] + 1 if self.continues else self.epochs, self.engine.index
+        seed_all(mix(self.seed, "statistics", process))
+
+        def passes(source: Iterable[Any]) -> Iterator[Callable[[], object]]:
+            for count, batch in enumerate(islice(source, _STATISTICS_BATCHES)):
+                noise = self._generator("statistics", count, process)
+                yield partial(self.objective, *self.reading(batch, self.engine.device), generator=noise)
+
+        with closing(stream(self.loader, self.data, self.seed, number, process)) as source:
+            recompute_statistics(self.objective.model, passes(source), self.engine.mean)
 
     def means(self) -> tuple[float, float, float]:
         """Return the means of loss, NLL and KL over the batches of the present epoch."""

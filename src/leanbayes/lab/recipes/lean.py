@@ -9,7 +9,7 @@ from torch import nn
 from leanbayes._calls import split_batch
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import MissingRule
-from leanbayes.lab.data.task import Task, length
+from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Recipe, Run, option
 from leanbayes.lab.recipes.lean_calibration import calibrate
 from leanbayes.lab.recipes.options import check_within
@@ -22,18 +22,15 @@ from leanbayes.train import Optimization
 
 __all__ = ["Lean"]
 
-_USUAL_CURVATURE = 0.1
-_WIDEST_START = 0.02
-_LONGEST_MOVE = 0.02  # of the mean of a weight in one step: where the loss is far from quadratic, steps must be small
-
 
 @dataclass(frozen=True)
 class Lean(Recipe):
-    """All weights are random, trained by natural gradients (IVON), and one pass of moments predicts.
+    """All weights are random, Adam trains the means, curvature the scales, and one pass of moments predicts.
 
     A training step costs one forward and one backward pass, as for the plain network. The halves of a batch see
-    mirrored draws, m + Δ and m − Δ, which batch norm does not undo. After training, the validation set decides two
-    numbers: how wide the posterior is, and the temperature of the logits.
+    mirrored draws, m + Δ and m − Δ, which batch norm does not undo. The learning rate stays constant, and the means of
+    the last steps are averaged. After training, the validation set decides two numbers: how wide the posterior is, and
+    the temperature of the logits.
     """
 
     name = "lean"
@@ -48,28 +45,31 @@ class Lean(Recipe):
         "The share of the epochs for which the plain network is trained before weights become random.",
         within="[0, 1)",
     )
+    lr: float | None = option(
+        None, "The learning rate after pretraining, which stays constant; by default the budget's.", within="(0, inf)"
+    )
+    average: float = option(
+        0.7,
+        "The share of the steps after pretraining, at the end, over which the means are averaged. 0 keeps the last "
+        "means, and the learning rate then falls to 0 as a cosine.",
+        within="[0, 1)",
+    )
     temperature: float = option(
-        0.33,
+        0.1,
         "The temperature of the posterior in training: the effective number of examples is the number of examples "
         "divided by it. The recipe +temperature is another thing: it divides the logits after training.",
         within="(0, inf)",
     )
-    step: float = option(
-        0.05,
-        "The size s of a natural-gradient step: the mean of a weight with curvature h moves by s·gradient/(h + δ). The "
-        "budget's learning rate is for weights that are not random.",
-        within="(0, inf)",
-    )
-    init_scale: float | None = option(
-        None,
-        "The standard deviation with which every random weight starts. By default it is that of the curvature 0.1, but "
-        "at most 0.02.",
+    noise: float = option(
+        0.5,
+        "The standard deviation with which random weights start, as a multiple of 1/√(3·fan-in), with which torch "
+        "initialises them.",
         within="(0, inf)",
     )
     forget: float = option(
         1.5,
         "How far the curvature forgets its start: by a factor of e^(-forget) within the training. More lets the scales "
-        "move further, which on small networks made them too wide.",
+        "move further.",
         within="(0, inf)",
     )
     weight_decay: float = option(
@@ -92,33 +92,32 @@ class Lean(Recipe):
             as_propagation(self.predict)
         for item in fields(self):  # before the numbers are divided by
             check_within(getattr(self, item.name), item.metadata["within"], f"lean:{item.name}")
-        Optimization(**self.optimization(1, 1, 1.0))
+        Optimization(**self.optimization(1, 1.0))
 
-    def optimization(self, examples: int, steps: int, plain_lr: float) -> dict[str, Any]:
-        """Return the fields of `leanbayes.Optimization` for a training set of so many examples.
-
-        The learning rate of IVON is that of a gradient step at the start, where the curvature is h₀: α = s/(h₀ + δ).
+    def optimization(self, steps: int, plain_lr: float) -> dict[str, Any]:
+        """Return the fields of `leanbayes.Optimization` for a training of so many steps.
 
         Args:
-            examples: the number of training examples.
             steps: the number of training steps.
-            plain_lr: the learning rate of the weights that are not random.
+            plain_lr: the learning rate of the plain network.
         """
-        size, decay = examples / self.temperature, self.weight_decay
-        scale = self.init_scale or min(_WIDEST_START, (size * (_USUAL_CURVATURE + decay)) ** -0.5)
-        lr = self.step * size * scale**2  # h₀ + δ = 1/(λσ₀²)
         natural = NaturalGradients(
             temperature=self.temperature,
-            initial_scale=scale,
-            plain_lr=plain_lr,
+            relative_scale=self.noise,
             beta2=1 - min(self.forget / steps, 0.1),
-            clip=_LONGEST_MOVE / lr,
+            means="adam",
+            average=self.average,
         )
-        # The schedule ends at a rate of 0, so the last epoch is kept, and there is nothing to stop early.
-        return {"optimizer": natural, "lr": lr, "weight_decay": decay, "schedule": "cosine", "patience": None}
+        return {
+            "optimizer": natural,
+            "lr": plain_lr if self.lr is None else self.lr,
+            "weight_decay": self.weight_decay,
+            "schedule": "constant" if self.average else "cosine",
+            "patience": None,  # there is no best epoch to wait for: the average, or the last epoch, is kept
+        }
 
     def train(self, task: Task, run: Run) -> nn.Module:
-        """Train by natural gradients, then choose the width and the temperature on the validation set."""
+        """Train means and scales, then choose the width and the temperature on the validation set."""
         alone = self.rate == 1 and run.budget.epochs == 1  # one epoch cannot be divided, and all weights need no choice
         first, rest = run.share(0.0 if alone else self.pretrain)
         model = run.plain(task, first) if first else run.new_model(task)
@@ -133,7 +132,7 @@ class Lean(Recipe):
         )
         self._choose_prediction(bnn, task, run)
         steps = rest * len(run.loader(task.train))
-        how = self.optimization(length(task.train), steps, run.budget.lr)
+        how = self.optimization(steps, run.budget.lr)
         run.fit(bnn, task, self.name, rest, optimization=how, validate=None)
         if not self.calibrate:
             return bnn

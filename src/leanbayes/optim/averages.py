@@ -1,0 +1,55 @@
+"""Averages of the weights over the last steps of a training (Izmailov et al. 2018), in the state of an optimizer.
+
+The counts are numbers in the parameter groups, and the averages are tensors in the state, so a checkpoint of the
+optimizer holds both.
+"""
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+__all__ = ["begin_again", "count_step", "first_averaged", "write_averages"]
+
+
+def first_averaged(share: float, steps: int) -> int | None:
+    """Return after how many steps of a training averaging begins, or None if nothing is averaged.
+
+    >>> first_averaged(0.25, 100), first_averaged(0.0, 100), first_averaged(0.9, 1)
+    (75, None, 0)
+    """
+    return min(round((1 - share) * steps), steps - 1) if share else None
+
+
+def count_step(optimizer: Optimizer, parameters: list[Tensor]) -> None:
+    """Count a step and, late in the training, let the present weights count in their averages."""
+    taken = optimizer.param_groups[0]["taken"] + 1
+    averaged, after = optimizer.param_groups[0]["averaged"], optimizer.param_groups[0]["average_from"]
+    counts = after is not None and taken > after
+    averaged += counts
+    for group in optimizer.param_groups:
+        group["taken"], group["averaged"] = taken, averaged
+    if not counts:
+        return
+    for parameter in parameters:
+        if "average" not in optimizer.state[parameter]:
+            optimizer.state[parameter]["average"] = parameter.detach().clone()
+    averages = [optimizer.state[parameter]["average"] for parameter in parameters]
+    if averages:
+        torch._foreach_lerp_(averages, [parameter.detach() for parameter in parameters], 1 / averaged)
+
+
+@torch.no_grad()
+def write_averages(optimizer: Optimizer, parameters: list[Tensor]) -> bool:
+    """Write the averages into the parameters, and return whether there are any."""
+    if not optimizer.param_groups[0]["averaged"]:
+        return False
+    for parameter in parameters:
+        if "average" in optimizer.state[parameter]:
+            parameter.copy_(optimizer.state[parameter]["average"])
+    return True
+
+
+def begin_again(optimizer: Optimizer) -> None:
+    """Forget all averages, for example because sparse weights stand in other positions now."""
+    for group in optimizer.param_groups:
+        group["averaged"] = 0
