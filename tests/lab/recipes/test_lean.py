@@ -80,7 +80,7 @@ def test_two_lean_networks_are_one_pass_each() -> None:
     assert torch.allclose(prediction.mean, (apart[0] + apart[1]) / 2)
 
 
-@pytest.mark.parametrize("text", ["lean:temperature=0", "lean:rate=1.5", "lean:predict=nothing", "lean:step=-1"])
+@pytest.mark.parametrize("text", ["lean:temperature=0", "lean:rate=1.5", "lean:predict=nothing", "lean:lr=-1"])
 def test_impossible_options_are_refused_when_they_are_parsed(text: str) -> None:
     with pytest.raises(lb.errors.LeanBayesError):
         parse(text)

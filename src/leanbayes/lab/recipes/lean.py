@@ -1,4 +1,4 @@
-"""LeanBayes's own recipe: natural gradients over all weights, and one pass of moments to predict."""
+"""LeanBayes's own recipe: every weight is random, averaged means, and one pass of moments to predict."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,6 +21,9 @@ from leanbayes.subspace import Subspace, everything, sensitivity, top_k
 from leanbayes.train import Optimization
 
 __all__ = ["Lean"]
+
+
+_FASTER = 2.0  # the learning rate as a multiple of the plain network's; on two networks better than 1 and than 4
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,10 @@ class Lean(Recipe):
         within="[0, 1)",
     )
     lr: float | None = option(
-        None, "The learning rate after pretraining, which stays constant; by default the budget's.", within="(0, inf)"
+        None,
+        "The learning rate after pretraining, which stays constant; by default twice the budget's, because means that "
+        "are averaged may travel further.",
+        within="(0, inf)",
     )
     average: float = option(
         0.7,
@@ -110,7 +116,7 @@ class Lean(Recipe):
         )
         return {
             "optimizer": natural,
-            "lr": plain_lr if self.lr is None else self.lr,
+            "lr": _FASTER * plain_lr if self.lr is None else self.lr,
             "weight_decay": self.weight_decay,
             "schedule": "constant" if self.average else "cosine",
             "patience": None,  # there is no best epoch to wait for: the average, or the last epoch, is kept
