@@ -6,7 +6,7 @@ import pytest
 
 from tests.integrations import matrix, pages
 from tests.integrations.matrix import PAGE, Claim, Outcomes, declared, rows_of
-from tests.integrations.pages import blocks_of, run_page
+from tests.integrations.pages import alike, blocks_of, run_page
 
 
 def test_the_page_has_the_rows_that_the_tests_show_and_all_of_them_work() -> None:
@@ -97,3 +97,19 @@ def test_a_page_that_says_something_else_than_its_code_fails(tmp_path: Path, mon
     (tmp_path / "page.md").write_text("# Only words\n")
     with pytest.raises(AssertionError, match="no block of code"):
         run_page("page.md", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("printed", "last_digit", "same"),
+    [
+        ("NLL 0.63 of 8", 0, True),
+        ("NLL 0.64 of 8", 0, False),
+        ("NLL 0.64 of 8", 1, True),
+        ("NLL 0.65 of 8", 1, False),
+        ("NLL 0.6 of 8", 2, False),
+        ("NLL 0.63 of 9", 2, False),
+        ("ECE 0.63 of 8", 2, False),
+    ],
+)
+def test_decimal_numbers_may_differ_by_units_of_their_last_digit(printed: str, last_digit: int, same: bool) -> None:
+    assert alike("NLL 0.63 of 8\n", printed + "\n", last_digit) is same
