@@ -49,6 +49,17 @@ def test_a_row_works_only_if_all_of_its_tests_pass(pytester: pytest.Pytester, mo
     assert "[test_b](../../a/test_b.py)" in outcomes.page()
 
 
+def test_a_tool_that_is_not_installed_keeps_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, new = Claim("MLflow", "It was tried."), Claim("MLflow", "It was never tried.")
+    rows = dict.fromkeys([kept, new], frozenset({"a/test_b.py"}))
+    monkeypatch.setattr("tests.integrations.matrix.declared", lambda: rows)
+    monkeypatch.setitem(matrix.TOOLS, "MLflow", "no-such-package")
+    row = "| MLflow | 3.1 | It was tried. | yes | [test_b](../../a/test_b.py) |"
+    page = Outcomes().page(f"|---|---|---|---|---|\n{row}\n")
+    assert row in page
+    assert rows_of(page) == [(new, False), (kept, True)]
+
+
 @pytest.mark.parametrize(("tool", "what"), [("Keras", "It works."), ("PEFT", "no sentence"), ("PEFT", "One | two.")])
 def test_a_row_names_a_known_tool_in_a_sentence(tool: str, what: str) -> None:
     with pytest.raises(ValueError, match=r"is none of|must be a whole sentence"):
