@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 import leanbayes as lb
 from leanbayes.errors import InputError
 from tests import wrappers_script as script
+from tests.integrations.matrix import shows
 
 
 def predicted(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -38,7 +39,17 @@ WRAPPERS = {
 }
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+IN_THE_MATRIX = {
+    "DataParallel": shows("PyTorch", "Every function takes a model inside nn.DataParallel."),
+    "compile": shows("PyTorch", "Every function takes what torch.compile returns."),
+    "AveragedModel": shows("PyTorch", "Every function takes a model inside AveragedModel."),
+    "accelerate": shows("accelerate", "Every function takes what accelerator.prepare returns."),
+}
+
+
+@pytest.mark.parametrize(
+    "wrap", [pytest.param(wrap, id=name, marks=IN_THE_MATRIX.get(name, ())) for name, wrap in WRAPPERS.items()]
+)
 def test_every_function_takes_a_wrapper(wrap, tmp_path: Path) -> None:
     """Before, each of these calls raised: the model "has a Bayesian part"."""
     bnn, (x, y) = script.network(), script.batch()
@@ -155,6 +166,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list]:
     return folder, [torch.load(folder / f"found{rank}", weights_only=True) for rank in (0, 1)]
 
 
+@shows("PyTorch", "Two processes of DistributedDataParallel have the gradients of one process on the whole batch.")
 @pytest.mark.parametrize("case", ["same noise", "moments", "compiled", "around compiled"])
 def test_gradients_of_two_processes_are_those_of_one_on_the_whole_batch(processes, case: str) -> None:
     """Before, elbo(ddp) raised, and elbo(ddp.module) gave each process the gradient of its half alone."""
@@ -169,6 +181,7 @@ def test_gradients_of_two_processes_are_those_of_one_on_the_whole_batch(processe
             torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
+@shows("PyTorch", "lb.Objective trains inside DistributedDataParallel and fully_shard.")
 @pytest.mark.parametrize("case", ["objective", "objective of moments", "sharded"])
 def test_objectives_of_two_processes_are_one_on_the_whole_batch(processes, case: str) -> None:
     """What the likelihood learns is inside the objective, so its gradient is averaged as well."""

@@ -1,12 +1,21 @@
-"""The documentation site builds without a warning, and its API pages describe every public name."""
+"""The documentation site builds without a warning, describes every public name, and can be read in a real browser.
+
+    SITE_SCREENSHOTS=out/screenshots pytest tests/test_site.py -k screen
+
+keeps the pictures of the pages that the tests take in Chromium, at the width of a desk and of a phone.
+"""
 
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -166,3 +175,114 @@ def test_a_broken_page_fails_the_build(tmp_path: Path, text: str, named: tuple[s
     done = build(tmp_path / "site", tmp_path)
     assert done.returncode != 0
     assert [name for name in named if name not in done.stdout + done.stderr] == []
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+QUIET = ("no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking", "disable-component-update")
+SCREENS = {"desk": (1280, 800), "phone": (390, 844)}
+SHOWN = {"landing": "", "tutorial": "tutorials/classify/", "gallery": "gallery/"}
+OTHERS = (
+    "tutorials/",
+    "tutorials/lora/",
+    "guide/",
+    "costs/",
+    "moments/",
+    "integrations/matrix/",
+    "api/",
+    "results/claims/",
+)
+
+
+class Silent(SimpleHTTPRequestHandler):
+    """Serves the site without a line for each request."""
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The address under which this machine serves the built site."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if BROWSER is None:
+        pytest.skip("no chromium or chrome on the PATH")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=BROWSER, args=[f"--{flag}" for flag in QUIET])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Any, address: str) -> Iterator[Any]:
+    """Open a page of the site; at the end, the console must be empty and nobody else have been asked for anything."""
+    contexts: list[Any] = []
+    troubles: list[str] = []
+
+    def open_page(path: str, screen: str) -> Any:
+        width, height = SCREENS[screen]
+        contexts.append(browser.new_context(viewport={"width": width, "height": height}))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("response", lambda answer: troubles.append(answer.url) if answer.status >= 400 else None)
+        page.on(
+            "request", lambda asked: None if asked.url.startswith((address, "data:")) else troubles.append(asked.url)
+        )
+        page.goto(address + path, wait_until="networkidle")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def assert_no_sideways_scrolling(page: Any, screen: str) -> None:
+    """The page is as wide as the screen, and what is wider scrolls inside a frame of its own."""
+    width = SCREENS[screen][0]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    beyond = page.evaluate(
+        """width => [...document.querySelectorAll('.md-content *')].filter(e => {
+            if (e.getBoundingClientRect().right <= width + 1) return false
+            for (let frame = e.parentElement; frame; frame = frame.parentElement)
+                if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(frame).overflowX)) return false
+            return true
+        }).map(e => e.outerHTML.slice(0, 80))""",
+        width,
+    )
+    assert beyond == []
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_screens_of_a_desk_and_of_a_phone_show_a_whole_page(
+    visit: Any, name: str, screen: str, tmp_path: Path
+) -> None:
+    page = visit(SHOWN[name], screen)
+    assert_no_sideways_scrolling(page, screen)
+    page.locator(".md-content img").evaluate_all("images => images.forEach(image => { image.loading = 'eager' })")
+    page.wait_for_load_state("networkidle")
+    sizes = page.locator(".md-content img").evaluate_all("all => all.map(i => [i.naturalWidth, i.clientWidth])")
+    assert sizes
+    assert all(natural > 0 and shown > 150 for natural, shown in sizes)
+    assert_no_sideways_scrolling(page, screen)
+    folder = Path(os.environ.get("SITE_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind, whole in (("", False), ("-whole", True)):
+        path = folder / f"{name}-{screen}{kind}.png"
+        page.screenshot(path=path, full_page=whole)
+        assert path.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_wide_pages_fit_a_phone(visit: Any, path: str) -> None:
+    assert_no_sideways_scrolling(visit(path, "phone"), "phone")

@@ -1,15 +1,22 @@
 """What MkDocs does not do by itself: patterns in the navigation, links into the repository, and pages made from files.
 
-MkDocs calls `on_config` once, and `on_page_markdown` for each page before it renders the page.
+MkDocs calls `on_config` once, `on_page_markdown` for each page before it renders the page, and `on_post_build` at the
+end. A warning fails the strict build.
 """
 
+import inspect
 import json
+import logging
+import pkgutil
 import posixpath
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+_LOG = logging.getLogger("mkdocs.hooks.names")
 _LINK = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)\s]+)\)")
 _FENCE = re.compile(r"(^ *```.*?^ *```\s*?$)", re.DOTALL | re.MULTILINE)
 _FIGURES = "<!-- the figures of docs/results/experiments -->"
@@ -116,3 +123,32 @@ def adapters(folder: Path) -> str:
     """Return what makes mkdocstrings describe each adapter in the folder of `leanbayes.integrations`."""
     names = sorted(path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
     return "\n\n".join(f"::: leanbayes.integrations.{name}" for name in names if not name.startswith("_"))
+
+
+def on_post_build(config: Any) -> None:
+    """Warn of every public name that the pages of the API do not describe, or that has no docstring."""
+    folder = Path(config["site_dir"]) / "api"
+    if not folder.is_dir():
+        return  # a site without an API, as in a test
+    import leanbayes
+
+    pages = {path.parent.name: path.read_text() for path in folder.rglob("index.html")}
+    for page, name, value in public_names(leanbayes):
+        if f'id="{name}"' not in pages.get(page, ""):
+            _LOG.warning("%s is public, and its page %s of the API does not describe it", name, page)
+        if (inspect.isclass(value) or inspect.isroutine(value)) and not inspect.getdoc(value):
+            _LOG.warning("%s is public and has no docstring", name)
+
+
+def public_names(package: ModuleType) -> Iterator[tuple[str, str, Any]]:
+    """Yield the page of the API, the full name and the value of everything public."""
+    for name in package.__all__:
+        value = getattr(package, name)
+        if not isinstance(value, ModuleType):
+            yield "api", f"{package.__name__}.{name}", value
+            continue
+        for inner in getattr(value, "__all__", ()):
+            yield name, f"{package.__name__}.{name}.{inner}", getattr(value, inner)
+    for adapter in pkgutil.iter_modules(package.integrations.__path__):
+        if not adapter.name.startswith("_"):
+            yield "integrations", f"{package.__name__}.integrations.{adapter.name}", None

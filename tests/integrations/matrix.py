@@ -13,14 +13,21 @@ the decorator, because they are read without running the tests.
 
 runs all these tests and writes docs/integrations/matrix.md. `tests/integrations/test_docs.py` checks that the page has
 the rows that the tests declare.
+
+A tool that is not installed, because it is too heavy for the usual environment, keeps the row that it has in the page.
+A folder with further packages lets such tools be tried:
+
+    pip install --target /tmp/trackers wandb mlflow-skinny
+    python -m tests.integrations.matrix --also /tmp/trackers
 """
 
+import argparse
 import ast
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -32,6 +39,7 @@ TOOLS = {
     "accelerate": "accelerate",
     "Hugging Face Hub": "huggingface_hub",
     "Lightning": "lightning",
+    "MLflow": "mlflow-skinny",
     "MONAI": "monai",
     "NumPy": "numpy",
     "ONNX Runtime": "onnxruntime",
@@ -42,6 +50,7 @@ TOOLS = {
     "TensorBoard": "tensorboard",
     "torchmetrics": "torchmetrics",
     "Transformers": "transformers",
+    "Weights & Biases": "wandb",
 }
 """The tools, each with the name of the package that says its version."""
 
@@ -49,8 +58,9 @@ _HEAD = """\
 # What works with which tool
 
 The tests make this table: `make matrix` runs every test that shows a row, and writes the page.
-A row works if all tests that show it pass with the version in the row. The other pages of this folder explain how each
-tool is used with LeanBayes.
+A row works if all tests that show it pass with the version in the row. MLflow and Weights & Biases are too heavy for
+the environment of the tests; their rows say with which version these tests were last run. The other pages of this
+folder explain how each tool is used with LeanBayes.
 
 | tool | version | what it does together with LeanBayes | works | tests |
 |---|---|---|---|---|
@@ -115,19 +125,29 @@ class Outcomes:
             for claim in self.claims.get(report.nodeid, ()):
                 self.passed.setdefault(claim, []).append(report.outcome == "passed")
 
-    def page(self) -> str:
-        """Return the page with a row for each claim."""
-        return _HEAD + "".join(
-            f"| {claim.tool} | {version(TOOLS[claim.tool])} | {claim.what} | "
-            f"{'yes' if all(self.passed.get(claim, [False])) else 'no'} | {_links(files)} |\n"
-            for claim, files in sorted(declared().items(), key=lambda row: (row[0].tool.lower(), row[0].what))
-        )
+    def page(self, before: str = "") -> str:
+        """Return the page with a row for each claim; tools that are not installed keep their rows of ``before``."""
+        kept = dict(zip([claim for claim, _ in rows_of(before)], _rows(before), strict=True))
+        claims = sorted(declared().items(), key=lambda row: (row[0].tool.lower(), row[0].what))
+        return _HEAD + "".join(self._row(claim, files, kept.get(claim)) + "\n" for claim, files in claims)
+
+    def _row(self, claim: Claim, files: Iterable[str], kept: str | None) -> str:
+        try:
+            installed = version(TOOLS[claim.tool])
+        except PackageNotFoundError:
+            return kept or f"| {claim.tool} | none | {claim.what} | no | {_links(files)} |"
+        works = "yes" if all(self.passed.get(claim, [False])) else "no"
+        return f"| {claim.tool} | {installed} | {claim.what} | {works} | {_links(files)} |"
 
 
 def rows_of(page: str) -> list[tuple[Claim, bool]]:
     """Return the rows of the page, and whether they work."""
-    cells = [line.strip("| ").split(" | ") for line in page.removeprefix(_HEAD).splitlines()]
+    cells = [line.strip("| ").split(" | ") for line in _rows(page)]
     return [(Claim(tool, what), works == "yes") for tool, _, what, works, _ in cells]
+
+
+def _rows(page: str) -> list[str]:
+    return page.partition("|---|---|---|---|---|\n")[2].splitlines()
 
 
 def _links(files: Iterable[str]) -> str:
@@ -136,10 +156,13 @@ def _links(files: Iterable[str]) -> str:
 
 def main() -> int:
     """Run the tests of all rows and write the page. Return 0 if every row works."""
+    parser = argparse.ArgumentParser(description="Run the tests of other tools, and write the page of what works.")
+    parser.add_argument("--also", default="", help="A folder with packages that the environment does not have.")
+    sys.path += [folder for folder in [parser.parse_args().also] if folder]
     outcomes = Outcomes()
     files = sorted(set().union(*declared().values()))
     status = pytest.main(["-p", "no:cacheprovider", "-m", "integration", *files], plugins=[outcomes])
-    PAGE.write_text(outcomes.page())
+    PAGE.write_text(outcomes.page(PAGE.read_text()))
     return int(status)
 
 

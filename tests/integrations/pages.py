@@ -4,12 +4,19 @@ A test calls ``run_page("docs/integrations/lightning.md", tmp_path)``. All block
 top to bottom, in one namespace, as a reader would type them. The working directory is the folder that the test gives,
 so a page may write files. A block that is marked ``output`` is what the block of code above it prints; it is compared
 as doctest compares, so ``...`` stands for anything. Blocks with other marks, such as ``bash``, do not run.
+
+    python -m tests.integrations.pages docs/tutorials/classify.md docs/pictures/tutorials
+
+runs a page and copies the pictures that its code draws into a folder.
 """
 
 import contextlib
 import doctest
 import io
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(r"^```(python|output)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_DECIMAL = re.compile(r"\d+\.(\d+)")
 _RULES = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -50,13 +58,15 @@ def blocks_of(text: str) -> list[Block]:
     return blocks
 
 
-def run_page(page: str, folder: Path, names: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def run_page(page: str, folder: Path, names: Mapping[str, Any] | None = None, *, last_digit: int = 0) -> dict[str, Any]:
     """Run the code of a page, and compare what it prints with what the page says.
 
     Args:
         page: the path of the page in the repository, such as "docs/integrations/lightning.md".
         folder: the working directory of the code.
         names: names that the code may use without defining them. Most pages need none.
+        last_digit: by how many units of its last digit a number with a decimal point may differ from the page.
+            Trainings round otherwise on other machines.
 
     Returns:
         The names that the code has defined, for further tests.
@@ -71,12 +81,31 @@ def run_page(page: str, folder: Path, names: Mapping[str, Any] | None = None) ->
         printed = io.StringIO()
         with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
             exec(code, namespace)
-        if block.output is not None and not _alike(block.output, printed.getvalue()):
+        if block.output is not None and not alike(block.output, printed.getvalue(), last_digit):
             raise AssertionError(
                 f"{page}:{block.line} prints\n{printed.getvalue()}\nand the page says that it prints\n{block.output}"
             )
     return namespace
 
 
-def _alike(wanted: str, printed: str) -> bool:
+def alike(wanted: str, printed: str, last_digit: int = 0) -> bool:
+    """Return whether the code printed what the page says, up to some units of the last digit of decimal numbers."""
+    numbers = list(zip(_DECIMAL.finditer(wanted), _DECIMAL.finditer(printed), strict=False))
+    for stated, got in reversed(numbers):
+        unit = 10.0 ** -len(stated[1])
+        if len(stated[1]) == len(got[1]) and abs(float(stated[0]) - float(got[0])) < (last_digit + 0.5) * unit:
+            printed = printed[: got.start()] + stated[0] + printed[got.end() :]
     return doctest.OutputChecker().check_output(wanted, printed, _RULES)
+
+
+def main() -> None:
+    """Run the page that the command names, and copy its pictures."""
+    page, pictures = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        run_page(page, Path(folder), last_digit=2)
+        for picture in Path(folder).glob("*.png"):
+            shutil.copy(picture, Path(pictures) / picture.name)
+
+
+if __name__ == "__main__":
+    main()

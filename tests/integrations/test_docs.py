@@ -6,7 +6,7 @@ import pytest
 
 from tests.integrations import matrix, pages
 from tests.integrations.matrix import PAGE, Claim, Outcomes, declared, rows_of
-from tests.integrations.pages import blocks_of, run_page
+from tests.integrations.pages import alike, blocks_of, run_page
 
 
 def test_the_page_has_the_rows_that_the_tests_show_and_all_of_them_work() -> None:
@@ -47,6 +47,17 @@ def test_a_row_works_only_if_all_of_its_tests_pass(pytester: pytest.Pytester, mo
     monkeypatch.setattr("tests.integrations.matrix.declared", lambda: dict.fromkeys(claims, frozenset({"a/test_b.py"})))
     assert rows_of(outcomes.page()) == list(zip(claims, (True, False, False), strict=True))
     assert "[test_b](../../a/test_b.py)" in outcomes.page()
+
+
+def test_a_tool_that_is_not_installed_keeps_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, new = Claim("MLflow", "It was tried."), Claim("MLflow", "It was never tried.")
+    rows = dict.fromkeys([kept, new], frozenset({"a/test_b.py"}))
+    monkeypatch.setattr("tests.integrations.matrix.declared", lambda: rows)
+    monkeypatch.setitem(matrix.TOOLS, "MLflow", "no-such-package")
+    row = "| MLflow | 3.1 | It was tried. | yes | [test_b](../../a/test_b.py) |"
+    page = Outcomes().page(f"|---|---|---|---|---|\n{row}\n")
+    assert row in page
+    assert rows_of(page) == [(new, False), (kept, True)]
 
 
 @pytest.mark.parametrize(("tool", "what"), [("Keras", "It works."), ("PEFT", "no sentence"), ("PEFT", "One | two.")])
@@ -97,3 +108,19 @@ def test_a_page_that_says_something_else_than_its_code_fails(tmp_path: Path, mon
     (tmp_path / "page.md").write_text("# Only words\n")
     with pytest.raises(AssertionError, match="no block of code"):
         run_page("page.md", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("printed", "last_digit", "same"),
+    [
+        ("NLL 0.63 of 8", 0, True),
+        ("NLL 0.64 of 8", 0, False),
+        ("NLL 0.64 of 8", 1, True),
+        ("NLL 0.65 of 8", 1, False),
+        ("NLL 0.6 of 8", 2, False),
+        ("NLL 0.63 of 9", 2, False),
+        ("ECE 0.63 of 8", 2, False),
+    ],
+)
+def test_decimal_numbers_may_differ_by_units_of_their_last_digit(printed: str, last_digit: int, same: bool) -> None:
+    assert alike("NLL 0.63 of 8\n", printed + "\n", last_digit) is same

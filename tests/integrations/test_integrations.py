@@ -5,10 +5,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import leanbayes as lb
 from leanbayes import integrations
 from leanbayes.errors import MissingPackage
 from leanbayes.integrations._optional import optional
+from tests.integrations.matrix import shows
 
 ADAPTERS = [module.name for module in pkgutil.iter_modules(integrations.__path__) if not module.name.startswith("_")]
 
@@ -59,3 +62,21 @@ def test_an_error_inside_a_tool_is_not_a_missing_tool() -> None:
     assert not isinstance(caught.value, MissingPackage)
     with pytest.raises(MissingPackage, match=r"x needs the package tool; .*leanbayes\[y\]"), optional("x", "y", "tool"):
         raise ModuleNotFoundError("No module named 'tool.part'", name="tool.part")
+
+
+@shows("PyTorch", "torch.export turns the mean, draws or one pass of moments into a program for batches of any size.")
+@pytest.mark.parametrize("what", ["mean", "draws", "moments"])
+def test_a_program_of_torch_export_predicts_as_the_network_does(what: str) -> None:
+    """`tests/export` has the tests of what the graphs compute; this one shows the row of the matrix."""
+    torch.manual_seed(0)
+    bnn = lb.Bayesian(torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))).eval()
+    source = torch.Generator().manual_seed(1)
+    graph, x = lb.export.program(bnn, torch.randn(4, 3), what, 4, generator=source).module(), torch.randn(7, 3)
+    if what == "mean":
+        expected = bnn.model(x).softmax(1)
+    elif what == "moments":
+        expected = lb.predict(bnn, x, by="moments", samples=4).mean
+    else:
+        expected = graph(x)["samples"].mean(0)
+        assert graph(x)["samples"].std(0).min() > 0
+    torch.testing.assert_close(graph(x)["mean"], expected, rtol=1e-5, atol=1e-6)

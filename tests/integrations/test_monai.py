@@ -39,6 +39,7 @@ def images(count: int = 2, size: int = 8) -> MetaTensor:
 
 
 @shows("MONAI", "Sliding windows of a prediction see one and the same weight draw, and keep the meta data.")
+@shows("MONAI", "A MetaTensor keeps its meta data through a prediction.")
 def test_windows_of_one_draw_with_meta_data() -> None:
     bnn, x = unet(), images()
     windows = SlidingWindowInferer((4, 4), 3, overlap=0.5)
@@ -177,6 +178,7 @@ def test_a_trainer_that_does_not_fit_is_named(change: dict[str, Any], message: s
         engine.run()
 
 
+@shows("MONAI", "The code of the page on MONAI runs.")
 def test_the_page_runs(tmp_path: Path) -> None:
     pytest.importorskip("ignite", reason="MONAI's engines need pytorch-ignite")
     run_page("docs/integrations/monai.md", tmp_path)

@@ -126,5 +126,6 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         LeanClassifier(**options).fit(*moons())
 
 
+@shows("scikit-learn", "The code of the page on scikit-learn runs.")
 def test_the_page_runs(tmp_path: Path) -> None:
     run_page("docs/integrations/sklearn.md", tmp_path)

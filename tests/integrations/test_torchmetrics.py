@@ -164,5 +164,6 @@ def test_bad_input_is_named() -> None:
         wrong.compute()
 
 
+@shows("torchmetrics", "The code of the page on torchmetrics runs.")
 def test_the_page_runs(tmp_path: Path) -> None:
     run_page("docs/integrations/torchmetrics.md", tmp_path)

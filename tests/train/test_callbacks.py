@@ -1,6 +1,8 @@
 """Callbacks see every step, can stop or pause a training, and write to trackers; checkpoints hold all of that."""
 
+import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import leanbayes as lb
 from leanbayes.errors import InputError
 from leanbayes.train import EachStep, Step, Stop, Tracking
+from tests.integrations.matrix import shows
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -56,6 +59,7 @@ def test_an_optimizer_that_owns_the_scales_computes_no_kl_in_a_step() -> None:
     assert rows[0].loss == rows[0].nll
 
 
+@shows("PyTorch", "A callback sees every step, and can stop the training.")
 def test_a_stop_ends_the_training_with_a_report() -> None:
     epochs: list[lb.train.Epoch] = []
     history, weights = trained([stop_at(6), epochs.append], validate=[(X, Y)])
@@ -119,6 +123,7 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
 
 
 class TestStreams:
+    @shows("PyTorch", "Streams without a length train, with steps_per_epoch=.")
     @pytest.mark.parametrize(("per_epoch", "epochs"), [(8, 1), (2, 4), (1, 8), (3, 3)])
     def test_an_epoch_begins_where_the_last_one_ended(self, per_epoch: int, epochs: int) -> None:
         """The stream has four batches, and each of them comes as often as the others, whatever an epoch is."""
@@ -223,11 +228,21 @@ class TestTracking:
             trained([tracking, lambda row: 1 / 0])
         assert kind.made[1].state == ["started", "finished"]
 
+    def test_a_tracker_may_write_messages_when_it_starts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """That of Weights & Biases does; accelerate's messages need a state, which nothing had made before."""
+        logging = pytest.importorskip("accelerate.logging")
+        kind = self.fake()
+        kind.start = lambda tracker: logging.get_logger("tracker").debug("started")
+        monkeypatch.setitem(self.accelerate.LOGGER_TYPE_TO_CLASS, "fake", kind)
+        trained([Tracking("fake")], epochs=1)
+        assert kind.made[0].rows
+
     def test_a_started_tracker_is_only_written_to(self) -> None:
         one = self.fake()("mine")
         trained([Tracking([one])], epochs=1)
         assert (one.state, [step for step, _ in one.rows]) == ([], [4])
 
+    @shows("TensorBoard", "A training writes its losses to event files.")
     def test_tensorboard_gets_the_numbers(self, tmp_path: Path) -> None:
         pytest.importorskip("tensorboard")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -238,6 +253,38 @@ class TestTracking:
         assert [event.step for event in steps] == [2, 4, 6, 8]
         losses = [event.value for event in events.Scalars("epoch/loss")]
         assert losses == pytest.approx(history.losses, rel=1e-6)
+
+    @shows("Weights & Biases", "A training writes its losses and settings to a run, also offline.")
+    def test_weights_and_biases_gets_the_numbers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        wandb = pytest.importorskip("wandb", reason="it is too heavy for the usual environment; see matrix.py")
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.setenv("WANDB_SILENT", "true")
+        options = {"wandb": {"dir": str(tmp_path), "tags": ["first"]}}
+        history, _ = trained([Tracking("wandb", "first", every=2, config={"lr": 0.1}, options=options)], epochs=2)
+        assert wandb.run is None
+        wanted = ["step/loss", "step/kl", "epoch/loss", "n_data", *map(json.dumps, history.losses)]
+        (file,) = tmp_path.rglob("*.wandb")
+        end = time.monotonic() + 60
+        while (
+            missing := [word for word in wanted if word.encode() not in file.read_bytes()]
+        ) and time.monotonic() < end:
+            time.sleep(0.1)  # a process of the tracker writes the file
+        assert missing == []
+
+    @shows("MLflow", "A training writes its losses and settings to a run in a folder.")
+    def test_mlflow_gets_the_numbers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        mlflow = pytest.importorskip("mlflow", reason="it is too heavy for the usual environment; see matrix.py")
+        monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        folder = (tmp_path / "runs").as_uri()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", folder)
+        tracking = Tracking("mlflow", "first", folder=tmp_path, every=2, config={"lr": 0.1})
+        history, _ = trained([tracking], epochs=2)
+        client = mlflow.MlflowClient(folder)
+        (run,) = client.search_runs([client.get_experiment_by_name("first").experiment_id])
+        assert (run.data.params["lr"], run.info.status) == ("0.1", "FINISHED")
+        assert [row.step for row in client.get_metric_history(run.info.run_id, "step/loss")] == [2, 4, 6, 8]
+        losses = [row.value for row in client.get_metric_history(run.info.run_id, "epoch/loss")]
+        assert losses == pytest.approx(history.losses)
 
     def test_nothing_of_accelerate_stays_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         state = pytest.importorskip("accelerate.state")

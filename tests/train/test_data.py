@@ -12,6 +12,7 @@ import leanbayes as lb
 from leanbayes._calls import split_batch
 from leanbayes.errors import InputError
 from leanbayes.train.data import Arrays, Reading, as_batches
+from tests.integrations.matrix import shows
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(48, 4))
@@ -41,7 +42,18 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     return [(torch.tensor(X[i : i + 12]).float(), torch.tensor(Y[i : i + 12]).long()) for i in range(0, 48, 12)]
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dict of MONAI", "dict of Hugging Face", "triple", "own dict"])
+KINDS = [
+    pytest.param("arrays", marks=shows("NumPy", "Batches of arrays train as batches of tensors do.")),
+    pytest.param("dict of MONAI", marks=shows("MONAI", "The dictionaries of its data loaders are batches.")),
+    pytest.param(
+        "dict of Hugging Face", marks=shows("Transformers", "The dictionaries of its tokenizers are batches.")
+    ),
+    pytest.param("triple", marks=shows("PyTorch", "Batches of three and more parts train, through batch=.")),
+    "own dict",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_batch_trains_as_pairs_do(kind: str) -> None:
     split, model = None, nn.Linear(4, 2)
     if kind == "arrays":
@@ -59,6 +71,7 @@ def test_every_kind_of_batch_trains_as_pairs_do(kind: str) -> None:
     assert trained(model, data, batch=split, validate=data) == pytest.approx(expected, abs=1e-6)
 
 
+@shows("NumPy", "A pair of whole arrays is a data set.")
 def test_whole_arrays_are_a_loader_that_shuffles() -> None:
     pair = torch.tensor(X).float(), torch.tensor(Y).long()
     expected = trained(nn.Linear(4, 2), DataLoader(TensorDataset(*pair), 32, shuffle=True))
@@ -68,6 +81,7 @@ def test_whole_arrays_are_a_loader_that_shuffles() -> None:
     assert trained(nn.Linear(4, 2), Arrays(X, Y, batch_size=12, shuffle=False)) == fixed
 
 
+@shows("pandas", "A data frame and a series are a data set for lb.fit.")
 def test_frames_of_pandas_train() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=["a", "b", "c", "d"])

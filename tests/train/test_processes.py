@@ -15,6 +15,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.train.processes import OneProcess, engine
+from tests.integrations.matrix import shows
 
 BATCHES = [(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))]
 
@@ -62,6 +63,7 @@ def test_one_process_does_not_import_accelerate() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@shows("accelerate", "Trainings of different precisions follow each other in one program.")
 def test_one_precision_does_not_leak_into_the_next_training() -> None:
     state = pytest.importorskip("accelerate.state").AcceleratorState
     before = dict(state._shared_state)
@@ -119,6 +121,7 @@ def trained(**options: Any) -> tuple[lb.train.History, dict[str, torch.Tensor]]:
     return history, bnn.state_dict()
 
 
+@shows("accelerate", "An Accelerator of your own trains as lb.fit does, also in mixed precision.")
 @pytest.mark.parametrize("accelerator", [{}, {"mixed_precision": "bf16"}], indirect=True)
 def test_an_accelerator_of_the_user_trains_as_fit_would(accelerator: Any, tmp_path: Path) -> None:
     how = lb.Optimization(clip=0.5, mixed_precision=None if accelerator.mixed_precision == "no" else "bf16")

@@ -99,10 +99,12 @@ class Tracking:
     def opened(self, settings: Mapping[str, Any]) -> Iterator[list[Any]]:
         """Give the trackers, started; those that were made here are finished afterwards, also after an error."""
         try:
+            from accelerate.state import PartialState
             from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, get_available_trackers
             from accelerate.utils import LoggerType
         except ImportError as error:
             raise MissingPackage.of("Tracking", "accelerate", "distributed") from error
+        PartialState()  # the log messages of trackers need it, and not every tracker makes it
         wanted = [self.trackers] if isinstance(self.trackers, str | GeneralTracker) else list(self.trackers)
         with ExitStack() as stack:
             opened: list[Any] = []
