@@ -112,6 +112,20 @@ def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
     assert done.stdout.split(maxsplit=1) == [str(tmp_path / "leanbayes" / "__init__.py"), "(4, 2)\n"]
 
 
+def test_importing_the_library_imports_no_other_package_than_it_needs() -> None:
+    """So `import leanbayes` stays quick; sympy, which torch imports with the first distribution, takes .3 s alone."""
+    code = (
+        "import sys, torch\n"
+        "before = set(sys.modules)\n"
+        "import leanbayes\n"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    added = {name for name in done.stdout.split() if "cython" not in name}  # numpy's random numbers are in Cython
+    assert "leanbayes" in added
+    assert added <= {"leanbayes", "numpy", "safetensors"}
+
+
 def test_only_versions_of_python_that_are_tested_are_declared() -> None:
     declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     used = set(re.findall(r'python-version: "([\d.]+)"', (ROOT / ".github/workflows/release.yml").read_text()))
