@@ -2,8 +2,8 @@
 
     python examples/browser/get_runtime.py ort
 
-It asks npm, which must be installed, for one release, and compares its checksum with the one below. The files are those of
-the CPU; with 14 megabytes they are too large for this repository.
+It asks npm, which must be installed, for one release, and compares its checksum with the one below. The files are those
+of the CPU; with 14 megabytes they are too large for this repository.
 """
 
 import argparse

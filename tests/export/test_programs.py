@@ -41,10 +41,20 @@ def test_one_pass_of_moments_for_batches_of_any_size(size: int) -> None:
     torch.testing.assert_close(got["output_variance"], variance)
 
 
-@pytest.mark.parametrize("what", ["mean", "draws", "moments"])
-@pytest.mark.parametrize("rate", [1.0, pytest.param(0.3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["resnet", "unet", "vit"])
-def test_larger_networks(kind: str, rate: float, what: str) -> None:
+LARGER = [
+    (kind, what, rate)
+    for kind in ("resnet", "unet", "vit")
+    for what in ("mean", "draws", "moments")
+    for rate in (1, 0.3)
+]
+QUICK = {case for case in LARGER if case[2] == 1 and (case[1] != "moments" or case[0] == "resnet")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "rate"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in LARGER],
+)
+def test_larger_networks(kind: str, what: str, rate: float) -> None:
     """Moments are without factors here, which makes the graphs small; the slow tests of ONNX files have factors."""
     subspace = lb.random_k(rate, seed=0) if rate < 1 else None
     bnn, made, by = bayesian(kind, subspace=subspace).eval(), net(kind), lb.propagate.Moments(rank=0)

@@ -16,6 +16,7 @@ from leanbayes.priors import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, Logisti
 
 __all__ = ["Pair", "expectation", "finite_priors", "priors_of_table_1", "resolve", "statistics_of"]
 
+
 @cache
 def priors_of_table_1() -> dict[str, Distribution]:
     """Return the priors of Nazarovs et al. 2021, Table 1, one of each.
