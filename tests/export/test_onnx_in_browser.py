@@ -74,7 +74,9 @@ def page(served: tuple[Path, str]) -> Iterator[Any]:
 
 
 def wait_for(page: Any, words: str) -> None:
-    page.wait_for_function("words => document.getElementById('status').textContent.includes(words)", arg=words)
+    """Wait until the page has done its work, and see that its status has these words."""
+    page.wait_for_function("document.getElementById('status').textContent !== 'Working.'")
+    assert words in page.inner_text("#status")
 
 
 @shows("ONNX Runtime", "A page in the browser runs one pass of moments by onnxruntime-web.")
