@@ -68,6 +68,7 @@ $(INSTALLED): pyproject.toml papers/pyproject.toml constraints.txt tests/laplace
 	@$(PYTHON) -m venv $(VENV)
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q -c constraints.txt -e '.[dev]' -e papers
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(VENV)/bin/pip install -q --no-deps -r tests/laplace.txt
+	@$(VENV)/bin/python examples/browser/get_runtime.py $(VENV)/onnxruntime-web || echo "without onnxruntime-web, a test in the browser is skipped"
 	@touch $@
 
 # The peers go in without dependencies: two of them ask for torchvision, which none of them imports.

@@ -14,6 +14,7 @@ import zipfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,21 @@ def test_the_sdist_is_complete(built: Path) -> None:
     assert sorted(set(tracked()) - inside) == []
 
 
+def test_a_wheel_from_the_sdist_is_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    (tmp_path / "dist").mkdir()
+    code = "import sys\nfrom setuptools import build_meta\nbuild_meta.build_wheel(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "dist")], cwd=tree, capture_output=True, text=True, check=True
+    )
+    with wheel(built) as first, wheel(tmp_path / "dist") as second:
+        sums = [{item.filename: item.CRC for item in archive.infolist()} for archive in (first, second)]
+    assert sums[0] == sums[1]
+
+
 def test_the_wheel_holds_the_library_and_nothing_else(built: Path) -> None:
     with wheel(built) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -112,6 +128,20 @@ def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
     assert done.stdout.split(maxsplit=1) == [str(tmp_path / "leanbayes" / "__init__.py"), "(4, 2)\n"]
 
 
+def test_importing_the_library_imports_no_other_package_than_it_needs() -> None:
+    """So `import leanbayes` stays quick; sympy, which torch imports with the first distribution, takes .3 s alone."""
+    code = (
+        "import sys, torch\n"
+        "before = set(sys.modules)\n"
+        "import leanbayes\n"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names))"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    added = {name for name in done.stdout.split() if "cython" not in name}  # numpy's random numbers are in Cython
+    assert "leanbayes" in added
+    assert added <= {"leanbayes", "numpy", "safetensors"}
+
+
 def test_only_versions_of_python_that_are_tested_are_declared() -> None:
     declared = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     used = set(re.findall(r'python-version: "([\d.]+)"', (ROOT / ".github/workflows/release.yml").read_text()))
@@ -119,19 +149,55 @@ def test_only_versions_of_python_that_are_tested_are_declared() -> None:
     assert PROJECT["requires-python"] == f">={min(declared)}"
 
 
+def recipe() -> dict[str, Any]:
+    """The conda recipe, rendered as conda-build renders it."""
+    jinja2 = pytest.importorskip("jinja2", reason="a recipe is a template")
+    yaml = pytest.importorskip("yaml", reason="a recipe is YAML")
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string((ROOT / "conda/meta.yaml").read_text())
+    rendered: dict[str, Any] = yaml.safe_load(template.render(PYTHON="python"))
+    return rendered
+
+
 def test_the_conda_recipe_agrees_with_the_project() -> None:
-    recipe = (ROOT / "conda" / "meta.yaml").read_text()
+    rendered = recipe()
+    assert rendered["package"] == {"name": PROJECT["name"], "version": PROJECT["version"]}
+    python = f"python {PROJECT['requires-python']}"
     wanted = {re.sub(r"^torch\b", "pytorch", text) for text in PROJECT["dependencies"]}
-    run = recipe.partition("  run:\n")[2].partition("\n\n")[0]
-    needs = {line.strip("- ").replace(" ", "") for line in run.splitlines()}
-    assert needs == wanted | {f"python{PROJECT['requires-python']}"}
-    assert f'version = "{PROJECT["version"]}"' in recipe
+    assert {text.replace(" ", "") for text in rendered["requirements"]["run"]} == wanted | {python.replace(" ", "")}
+    built_by = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert {text.replace(" ", "") for text in rendered["requirements"]["host"]} == {
+        python.replace(" ", ""), "pip", *built_by,
+    }  # fmt: skip
+    assert rendered["build"]["entry_points"] == [f"{name} = {value}" for name, value in PROJECT["scripts"].items()]
+    assert rendered["about"]["summary"] == PROJECT["description"]
+    assert rendered["about"]["license"] == PROJECT["license"]
+    assert (ROOT / "conda" / rendered["source"]["path"] / rendered["about"]["license_file"]).is_file()
+
+
+def workflow() -> dict[str, Any]:
+    """The release workflow."""
+    yaml = pytest.importorskip("yaml", reason="the workflow is YAML")
+    parsed: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    return parsed
+
+
+def test_the_release_is_in_order() -> None:
+    """Jobs wait for jobs that exist, files go up before they come down, and bash can read each step."""
+    jobs = workflow()["jobs"]
+    for job in jobs.values():
+        assert set(job.get("needs", [])) <= set(jobs)
+        assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+        for step in job["steps"]:
+            subprocess.run(["bash", "-n"], input=step.get("run", ""), text=True, check=True)
+    assert {"build", "test"} == set(jobs["publish"]["needs"])
+    actions = {name: [str(step.get("uses")).partition("@")[0] for step in job["steps"]] for name, job in jobs.items()}
+    assert "actions/upload-artifact" in actions["build"]
+    assert "actions/download-artifact" in actions["publish"]
+    assert not any("secrets." in str(job) for job in jobs.values()), "PyPI trusts the workflow, without a password"
 
 
 def test_the_release_writes_addresses_that_can_be_read(tmp_path: Path) -> None:
-    yaml = pytest.importorskip("yaml", reason="the workflow is YAML")
-    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
-    (step,) = [step for step in workflow["jobs"]["build"]["steps"] if "addresses" in step.get("name", "")]
+    (step,) = [step for step in workflow()["jobs"]["build"]["steps"] if "addresses" in step.get("name", "")]
     shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
     environment = {**os.environ, "GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "owner/name"}
     subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=True)

@@ -35,60 +35,102 @@ def agree(got: dict[str, Any], want: lb.Prediction) -> None:
         torch.testing.assert_close(got[part], getattr(want, part), rtol=0, atol=1e-5)
 
 
-MLP = pytest.param("mlp", marks=shows("ONNX Runtime", "One pass of moments runs as one deterministic graph."))
+KINDS = ("mlp", "resnet", "unet", "vit")
+ALL_KINDS = [pytest.param(kind, marks=pytest.mark.slow) if kind != "mlp" else kind for kind in KINDS]
 
 
-@pytest.mark.parametrize(
-    "kind", [MLP, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("resnet", "unet", "vit"))]
-)
-def test_one_pass_of_moments_in_onnxruntime(kind: str, tmp_path: Path) -> None:
-    bnn, made = bayesian(kind), net(kind)
-    file = lb.export.onnx(bnn, tmp_path / "m.onnx", made.batch, "moments", 4)
+def moments_agree(kind: str, by: lb.propagate.Moments, folder: Path, **options: Any) -> None:
+    """The four parts of the prediction, and the moments of the outputs, are those of torch for batches of any size."""
+    bnn, made = bayesian(kind, **options).eval(), net(kind)
+    file = lb.export.onnx(bnn, folder / "m.onnx", made.batch, "moments", 4, by=by)
     assert file.inputs == (made.input_name,)
     assert file.outputs == (*PARTS, "output_mean", "output_variance")
     assert file.difference is not None
     assert file.difference < 1e-5
     x = torch.cat([made.batch, made.batch.flip(0) + 0.5, made.batch[:1]])
     got = run(file.path, {made.input_name: x})
-    agree(got, lb.predict(bnn, x, by="moments", samples=4))
-    mean, variance = lb.moments(bnn, x)
-    torch.testing.assert_close(got["output_mean"], mean.contiguous(), rtol=0, atol=1e-5)
-    torch.testing.assert_close(got["output_variance"], variance.contiguous(), rtol=0, atol=1e-5)
+    agree(got, lb.predict(bnn, x, by=by, samples=4))
+    law = by.law(bnn, (x,))
+    torch.testing.assert_close(got["output_mean"], law.mean.contiguous(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(got["output_variance"], law.variance.contiguous(), rtol=0, atol=1e-5)
+    assert float(got["output_variance"].min()) > 1e-4, "a graph without variances would agree with nothing"
     one = run(file.path, {made.input_name: x[:1]})
-    torch.testing.assert_close(one["mean"], got["mean"][:1], rtol=0, atol=1e-5)
+    for part in (*PARTS, "output_mean", "output_variance"):
+        torch.testing.assert_close(one[part], got[part][:1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@shows("ONNX Runtime", "One pass of moments runs as one deterministic graph.")
+def test_one_pass_of_moments_in_onnxruntime(kind: str, tmp_path: Path) -> None:
+    moments_agree(kind, lb.propagate.Moments(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["resnet", "unet", "vit"])
+def test_one_pass_of_moments_without_factors_in_onnxruntime(kind: str, tmp_path: Path) -> None:
+    """Without factors the graphs of larger networks are small enough for every run of the tests."""
+    moments_agree(kind, lb.propagate.Moments(rank=0), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["resnet", "unet", "vit"])
-@pytest.mark.parametrize("what", ["mean", "draws"])
-def test_means_and_draws_of_larger_networks_in_onnxruntime(kind: str, what: str, tmp_path: Path) -> None:
-    means_and_draws(kind, what, tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_pass_of_moments_of_a_partial_network_in_onnxruntime(kind: str, tmp_path: Path) -> None:
+    moments_agree(kind, lb.propagate.Moments(), tmp_path, subspace=lb.random_k(0.3, seed=0))
 
 
 @shows("ONNX Runtime", "The mean network, and several draws of it, run as one graph.")
-@pytest.mark.parametrize("what", ["mean", "draws"])
-def test_means_and_draws_in_onnxruntime(what: str, tmp_path: Path) -> None:
-    means_and_draws("mlp", what, tmp_path)
-
-
-def means_and_draws(kind: str, what: str, tmp_path: Path) -> None:
-    bnn, made = bayesian(kind), net(kind)
-    file = lb.export.onnx(bnn, tmp_path / "m.onnx", made.batch, what, 3, generator=torch.Generator().manual_seed(5))
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_the_mean_network_in_onnxruntime(kind: str, tmp_path: Path) -> None:
+    bnn, made = bayesian(kind).eval(), net(kind)
+    file = lb.export.onnx(bnn, tmp_path / "m.onnx", made.batch, "mean")
     assert file.difference is not None
     assert file.difference < 1e-5
     x = torch.cat([made.batch, made.batch + 0.5])
     got = run(file.path, {made.input_name: x})
-    if what == "mean":
-        with bnn.at_mean():
-            agree(got, lb.predict(bnn, x, samples=1))
-        return
+    with bnn.at_mean():
+        agree(got, lb.predict(bnn, x, samples=1))
+    torch.testing.assert_close(got["output"], bnn.model(x).detach(), rtol=0, atol=1e-5)
+
+
+@shows("ONNX Runtime", "The mean network, and several draws of it, run as one graph.")
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_stored_draws_in_onnxruntime(kind: str, rate: float, tmp_path: Path) -> None:
+    """Each draw is that of the generator; the prediction is made of the draws by the formulas of entropy."""
+    subspace = lb.random_k(rate, seed=0) if rate < 1 else None
+    bnn, made = bayesian(kind, subspace=subspace).eval(), net(kind)
+    file = lb.export.onnx(bnn, tmp_path / "m.onnx", made.batch, "draws", 3, generator=torch.Generator().manual_seed(5))
+    assert file.difference is not None
+    assert file.difference < 1e-5
+    x = torch.cat([made.batch, made.batch + 0.5])
+    got = run(file.path, {made.input_name: x})
     source = torch.Generator().manual_seed(5)
     noise = {name: weight.noise(source, 3) for name, weight in bnn.weights().items()}
-    bnn.eval()
     for draw in range(3):
         tensors = {name: weight.sample(noise[name][draw]) for name, weight in bnn.weights().items()}
         want = torch.func.functional_call(bnn.model, tensors, (x,)).softmax(1)
         torch.testing.assert_close(got["samples"][draw], want, rtol=0, atol=1e-5)
+    samples = got["samples"].double()
+    mean = samples.mean(0)
+    total, aleatoric = -(mean.xlogy(mean)).sum(1), -(samples.xlogy(samples)).sum(2).mean(0)
+    want = {"mean": mean, "total": total, "aleatoric": aleatoric, "epistemic": total - aleatoric}
+    for part in PARTS:
+        torch.testing.assert_close(got[part].double(), want[part], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_inside_the_graph_of_larger_networks(kind: str, tmp_path: Path) -> None:
+    """Each run has other weights, and the mean of 60 × 20 draws is that of torch within 5 standard errors."""
+    bnn, made = bayesian(kind).eval(), net(kind)
+    file = lb.export.onnx(bnn, tmp_path / "m.onnx", made.batch, "draws", 20, fresh=True)
+    onnxruntime.set_seed(7)
+    session = onnxruntime.InferenceSession(file.path, providers=["CPUExecutionProvider"])
+    feed = {made.input_name: np.asarray(made.batch)}
+    got = torch.cat([torch.as_tensor(session.run(["samples"], feed)[0]) for _ in range(60)]).double()
+    assert len(got.flatten(1).unique(dim=0)) == len(got), "two draws are the same"
+    prediction = lb.predict(bnn, made.batch, by="sample", samples=1200, generator=torch.Generator().manual_seed(1))
+    error = (2 * got.var(0) / len(got)).sqrt()
+    assert float(((got.mean(0) - prediction.mean.double()).abs() / error).max()) < 5
 
 
 @shows("ONNX Runtime", "A partial network stores its few random coordinates, with positions of 64 bits.")

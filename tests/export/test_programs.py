@@ -41,6 +41,37 @@ def test_one_pass_of_moments_for_batches_of_any_size(size: int) -> None:
     torch.testing.assert_close(got["output_variance"], variance)
 
 
+LARGER = [
+    (kind, what, rate)
+    for kind in ("resnet", "unet", "vit")
+    for what in ("mean", "draws", "moments")
+    for rate in (1, 0.3)
+]
+QUICK = {case for case in LARGER if case[2] == 1 and (case[1] != "moments" or case[0] == "resnet")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "rate"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in LARGER],
+)
+def test_larger_networks(kind: str, what: str, rate: float) -> None:
+    """Moments are without factors here, which makes the graphs small; the slow tests of ONNX files have factors."""
+    subspace = lb.random_k(rate, seed=0) if rate < 1 else None
+    bnn, made, by = bayesian(kind, subspace=subspace).eval(), net(kind), lb.propagate.Moments(rank=0)
+    options: dict[str, Any] = {"by": by} if what == "moments" else {"generator": torch.Generator().manual_seed(5)}
+    got = lb.export.program(bnn, made.batch, what, 3, **options).module()(x := torch.cat([made.batch, made.batch + 1]))
+    if what == "moments":
+        agree(got, lb.predict(bnn, x, by=by, samples=3))
+    elif what == "mean":
+        torch.testing.assert_close(got["output"], bnn.model(x))
+    else:
+        source = torch.Generator().manual_seed(5)
+        noise = {name: weight.noise(source, 3) for name, weight in bnn.weights().items()}
+        tensors = {name: weight.sample(noise[name][2]) for name, weight in bnn.weights().items()}
+        want = torch.func.functional_call(bnn.model, tensors, (x,)).softmax(1)
+        torch.testing.assert_close(got["samples"][2], want)
+
+
 _made: list[Any] = []
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, distributions
 from torch.distributions import Distribution
 
-from leanbayes.kl.pair import TABLE_1, resolve
+from leanbayes.kl.pair import priors_of_table_1, resolve
 from leanbayes.posteriors import Family, RandomWeight
 from leanbayes.priors import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, LogisticLaw, RadialLaw, rayleigh, wald
 from tests.posteriors.conformance import CASES
@@ -40,7 +40,7 @@ PRIORS: dict[str, Distribution] = {
     "Weibull": distributions.Weibull(number(1.1), number(1.7)),
     "Inverse-Gaussian": InverseGaussianLaw(number(1.5), number(2.0)),
 }
-assert list(PRIORS) == list(TABLE_1)
+assert list(PRIORS) == list(priors_of_table_1())
 
 FAMILIES: dict[str, Family] = {str(case): case.family for case in CASES}
 NOISE: dict[str, Noise | None] = {str(case): case.noise for case in CASES}

@@ -107,6 +107,7 @@ def traced(graph: Graph, example: Inputs, dynamic_batch: bool) -> ExportedProgra
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own deprecations while it traces
                 exported = torch.export.export(graph, args, dynamic_shapes={"args": shape(args)}, strict=False)
+                _without_detaching(exported)
                 return fold(exported if _writes_nothing(exported) else exported.run_decompositions({}))
         except torch._dynamo.exc.UserError as error:
             if dynamic_batch and "batch" in str(error):
@@ -115,6 +116,15 @@ def traced(graph: Graph, example: Inputs, dynamic_batch: bool) -> ExportedProgra
                     f"with the number of examples; give dynamic_batch=False. torch says: {_first_line(error)}"
                 ) from error
             raise NotExportable(f"torch.export cannot trace this model: {_first_line(error)}") from error
+
+
+def _without_detaching(exported: ExportedProgram) -> None:
+    """Take out `detach_`, by which torch marks new constants: it writes no number, and a graph has no gradients."""
+    graph = exported.graph_module.graph
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        graph.erase_node(node)
+    exported.graph_module.recompile()
 
 
 def _writes_nothing(exported: ExportedProgram) -> bool:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, distributions
@@ -13,29 +14,35 @@ from leanbayes.posteriors import Family, Form, Statistics, Term
 from leanbayes.posteriors.terms import Number, log, power
 from leanbayes.priors import ErrorLaw, HorseshoeLaw, InverseGaussianLaw, LogisticLaw, RadialLaw, rayleigh, wald
 
-__all__ = ["TABLE_1", "Pair", "expectation", "finite_priors", "resolve", "statistics_of"]
+__all__ = ["Pair", "expectation", "finite_priors", "priors_of_table_1", "resolve", "statistics_of"]
 
-TABLE_1: dict[str, Distribution] = {
-    "Normal": distributions.Normal(0.0, 1.0),
-    "Laplace": distributions.Laplace(0.0, 1.0),
-    "Logistic": LogisticLaw(0.0, 1.0),
-    "Horseshoe": HorseshoeLaw(0.0, 1.0),
-    "Radial": RadialLaw(0.0, 1.0),
-    "Error": ErrorLaw(0.0, 1.0, shape=1.5),
-    "Exponential": distributions.Exponential(1.0),
-    "Standard Wald": wald(2.0),
-    "Rayleigh": rayleigh(1.0),
-    "Dirichlet": distributions.Dirichlet(torch.ones(2)),
-    "Chi-squared": distributions.Chi2(3.0),
-    "Pareto": distributions.Pareto(1.0, 2.0),
-    "Inverse-Gamma": distributions.InverseGamma(3.0, 1.0),
-    "Gamma": distributions.Gamma(2.0, 1.0),
-    "Erlang": distributions.Gamma(3.0, 1.0),
-    "Log-Normal": distributions.LogNormal(0.0, 1.0),
-    "Weibull": distributions.Weibull(1.0, 2.5),
-    "Inverse-Gaussian": InverseGaussianLaw(1.5, 2.0),
-}
-"""The priors of Nazarovs et al. 2021, Table 1, one of each."""
+
+@cache
+def priors_of_table_1() -> dict[str, Distribution]:
+    """Return the priors of Nazarovs et al. 2021, Table 1, one of each.
+
+    They are made when somebody asks for them, because the first distribution makes torch import sympy.
+    """
+    return {
+        "Normal": distributions.Normal(0.0, 1.0),
+        "Laplace": distributions.Laplace(0.0, 1.0),
+        "Logistic": LogisticLaw(0.0, 1.0),
+        "Horseshoe": HorseshoeLaw(0.0, 1.0),
+        "Radial": RadialLaw(0.0, 1.0),
+        "Error": ErrorLaw(0.0, 1.0, shape=1.5),
+        "Exponential": distributions.Exponential(1.0),
+        "Standard Wald": wald(2.0),
+        "Rayleigh": rayleigh(1.0),
+        "Dirichlet": distributions.Dirichlet(torch.ones(2)),
+        "Chi-squared": distributions.Chi2(3.0),
+        "Pareto": distributions.Pareto(1.0, 2.0),
+        "Inverse-Gamma": distributions.InverseGamma(3.0, 1.0),
+        "Gamma": distributions.Gamma(2.0, 1.0),
+        "Erlang": distributions.Gamma(3.0, 1.0),
+        "Log-Normal": distributions.LogNormal(0.0, 1.0),
+        "Weibull": distributions.Weibull(1.0, 2.5),
+        "Inverse-Gaussian": InverseGaussianLaw(1.5, 2.0),
+    }
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,8 @@ def resolve(family: Family, prior: Distribution, count: int = 2) -> Pair:
 
 
 def finite_priors(family: Family) -> list[str]:
-    """Return the names of the priors in `TABLE_1` to which a family has a finite divergence."""
-    return [name for name, prior in TABLE_1.items() if resolve(family, prior).infinite is None]
+    """Return the names of the priors in `priors_of_table_1` to which a family has a finite divergence."""
+    return [name for name, prior in priors_of_table_1().items() if resolve(family, prior).infinite is None]
 
 
 def statistics_of(term: Term, family: Family, part: bool) -> set[Term] | None:

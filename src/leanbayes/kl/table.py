@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch.distributions import Distribution
 
-from leanbayes.kl.pair import TABLE_1, Pair, resolve
+from leanbayes.kl.pair import Pair, priors_of_table_1, resolve
 from leanbayes.kl.statistics import can_sample
 from leanbayes.posteriors import FAMILIES, Family
 
@@ -48,12 +48,12 @@ def table(
         posteriors: families by name; by default all of them.
         priors: priors by name; by default those of Nazarovs et al. 2021, Table 1.
 
-    >>> rows = table(priors={"Normal": TABLE_1["Normal"]})
+    >>> rows = table(priors={"Normal": priors_of_table_1()["Normal"]})
     >>> [(row.posterior, row.d_p, row.method) for row in rows if row.posterior in ("Normal", "Horseshoe")]
     [('Horseshoe', None, 'infinite'), ('Normal', 5, 'exact')]
     """
     families = {name: make() for name, make in FAMILIES.items()} if posteriors is None else posteriors
-    laws = TABLE_1 if priors is None else priors
+    laws = priors_of_table_1() if priors is None else priors
     return [_row(name, other, resolve(family, law)) for name, family in families.items() for other, law in laws.items()]
 
 
