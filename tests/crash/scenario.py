@@ -17,6 +17,7 @@ DONE, SOME_FAILED, REFUSED = 0, 1, 2
 _TIMES = frozenset(
     {"seconds", "train_seconds", "predict_seconds", "finished", "date", "minutes_taken", "minutes_of_jobs"}
 )
+_COMMITS = frozenset({"commit", "changed_since_commit", "commits_of_jobs"})  # somebody may edit during the long run
 _OURS = (".lb", ".safetensors")
 
 
@@ -41,11 +42,11 @@ class Scenario:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """Return what a run left: for each file its content without times, or only that it is there."""
+    """Return what a run left: for each file its content without times and commits, or only that it is there."""
     return {
         path.relative_to(folder).as_posix(): _content(path)
         for path in sorted(folder.rglob("*"))
-        if not path.name.endswith((".lock", ".worker"))
+        if not path.name.endswith(".lock")
     }
 
 
@@ -90,7 +91,7 @@ def _tensors(path: Path) -> Any:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {key: _without_times(item) for key, item in value.items() if key not in _TIMES}
+        kept = {key: _without_times(item) for key, item in value.items() if key not in _TIMES | _COMMITS}
         if value.get("kind") == "tuning":  # a trial that was killed stays in the list, and another takes its place
             kept["trials"] = [trial for trial in kept["trials"] if trial["state"] != "killed"]
         if value.get("kind") == "comparison" and "methods" in value:  # they are in the order in which they were done
