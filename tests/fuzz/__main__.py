@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from leanbayes.errors import LeanBayesError
-from tests.fuzz.readers import Reader, all_readers
+from tests.fuzz.reader import Reader
+from tests.fuzz.readers import all_readers
 
 GIGABYTE = 2**30
 WORK, WAIT = 20, 100  # seconds of computing and of the clock for one file of a few kilobytes: far more than any takes

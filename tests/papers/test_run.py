@@ -117,8 +117,11 @@ def test_a_kept_file_that_is_cut_short_is_done_again(data: Path) -> None:
     files[0].write_text(files[0].read_text()[:20])
     files[1].write_text("[]")
     files[2].write_text('{"result": null, "error": null, "seconds": 1, "commit": null}')
+    files[3].write_text('{"result": {}, "error": null, "seconds": "1", "commit": null}')
+    files[4].write_text('{"result": {}, "error": null, "seconds": 1, "commit": []}')
+    files[5].write_text('{"result": {"seconds": 1}, "error": null, "seconds": 1, "commit": null}')
     assert go(data)["tables"] == first["tables"]
-    assert len(calls(data)) == 9
+    assert len(calls(data)) == 12
 
 
 def test_what_a_disturbed_run_left_is_swept(data: Path) -> None:

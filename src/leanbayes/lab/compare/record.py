@@ -205,12 +205,10 @@ class Record:
 
     def _read(self, file: Path) -> dict[str, Any]:
         run = self._read_same(file, "run")
-        try:
-            _ = run["name"], run["seed"], run["finished"], run["recipe"], run["error"], run["summary"]
-            if run["error"] is None:
-                _ = run["metrics"], run["cost"], run["layers"]
-        except KeyError as error:
-            raise ForeignFile(f"{file} is not a run of leanbayes compare; give another folder") from error
+        if not _is_run(run):
+            raise ForeignFile(
+                f"{file} is not a run of leanbayes compare, or is damaged; remove it, and it is done again"
+            )
         return run
 
     def _read_same(self, file: Path, kind: str) -> dict[str, Any]:
@@ -259,6 +257,27 @@ def summary_of(recipe: Recipe) -> str:
     text = inspect.cleandoc(type(recipe).__doc__ or "")
     generated = text.startswith(f"{type(recipe).__name__}(")  # a dataclass without words of its own
     return "" if generated else text.partition("\n")[0]
+
+
+def _is_run(run: Mapping[str, Any]) -> bool:
+    """Whether every field is there and has its type, so that a damaged file is found before anything is computed."""
+    words = all(isinstance(run.get(key), str) for key in ("name", "finished", "summary"))
+    seed, recipe, error = run.get("seed"), run.get("recipe"), run.get("error", ...)
+    if not (words and type(seed) is int and isinstance(recipe, Mapping) and isinstance(error, str | None)):
+        return False
+    if error is not None:
+        return True
+    numbers = [run.get("metrics"), run.get("cost")]
+    measured = all(isinstance(part, Mapping) and all(map(_is_number, part.values())) for part in numbers)
+    layers, members, scales = run.get("layers"), run.get("nll_by_members", []), run.get("scales", {})
+    whole = isinstance(layers, list) and all(isinstance(layer, Mapping) for layer in layers)
+    by_members = isinstance(members, list) and all(_is_number(value) and value is not None for value in members)
+    return measured and whole and by_members and isinstance(scales, Mapping)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is None, which stands for what is not finite, or a number that a float can hold."""
+    return value is None or (type(value) in (int, float) and -1e308 <= value <= 1e308)
 
 
 def _is_model(file: Path) -> bool:
