@@ -114,7 +114,7 @@ def load_adapter(model: nn.Module, folder: str | Path, **options: Any) -> Bayesi
             "PeftModel.from_pretrained and made random by bayesian_lora"
         )
     adapter = about(file).get("adapter")
-    if not isinstance(adapter, str) or adapter == ".." or Path(adapter).name != adapter:  # which would leave the folder
+    if not isinstance(adapter, str) or adapter in ("", "..") or Path(adapter).name != adapter:  # a path leads elsewhere
         raise FileError(f"{file} does not say to which adapter it belongs, so save_adapter did not write it")
     place = Path(folder) if adapter == "default" else Path(folder) / adapter
     if not place.is_dir():  # PEFT would take the path for the name of a repository on the hub
