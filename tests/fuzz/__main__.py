@@ -104,6 +104,7 @@ def run(mutations: int, seed: int, only: str | None) -> dict[str, object]:
                 counts[name] = counts.get(name, 0) + 1
                 if wrong is not None:
                     failures[f"{name}/{number}"] = wrong
+            reader.file.parent.mkdir(parents=True, exist_ok=True)  # a command may have removed the folder
             reader.file.write_bytes(whole)
     return {
         "seed": seed,
