@@ -14,7 +14,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from leanbayes import _files
-from leanbayes._files import read_header, read_tensors, sweep, write_bytes, write_tensors, write_text
+from leanbayes._files import (
+    discard,
+    read_header,
+    read_tensors,
+    sweep,
+    write_bytes,
+    write_file,
+    write_tensors,
+    write_text,
+)
 from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
 HEADER = {"kind": "model", "format": 1, "name": "é"}
@@ -174,6 +183,52 @@ def test_the_remains_of_killed_processes_are_swept(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "t"}
     sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "t"}
+
+
+def test_who_holds_the_lock_sweeps_what_no_process_number_can_tell(tmp_path: Path) -> None:
+    """A process number that another process has by now, or of another machine, kept the remains for ever."""
+    machine, living = _files._machine(), os.getppid()
+    remains = [f".x.{machine}-{living}-0123abcd.part", ".y.00000000-1-0123abcd.part"]
+    for name in remains:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_bytes(b"half")
+    for name in (".z.part", "x", ".hidden"):
+        (tmp_path / name).write_bytes(b"of somebody else")
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*remains, ".z.part", "x", ".hidden"}
+
+    def fill(temporary: Path) -> None:
+        sweep(tmp_path, alone=True)  # as another thread of this process may do
+        temporary.write_text("whole")
+
+    write_file(tmp_path / "t", fill)
+    assert (tmp_path / "t").read_text() == "whole"
+    assert {path.name for path in tmp_path.iterdir()} == {".z.part", "x", ".hidden", "t"}
+    sweep(tmp_path / "no folder", alone=True)
+
+
+def test_a_folder_is_removed_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal that stopped in between left half of the checkpoints, with which no training could go on."""
+    folder = tmp_path / "checkpoints"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", _raises_no_access)
+        with pytest.raises(FileError, match="cannot remove"):
+            discard(folder)
+        assert len(list(folder.iterdir())) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda path, **_: (path / "a").rmdir())  # then the process is killed
+        discard(folder)
+    assert not folder.exists()
+    assert [list(path.iterdir()) for path in tmp_path.iterdir()] != [[]]
+    sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+    discard(folder)  # which is not there
+
+
+def _raises_no_access(*_: object) -> None:
+    raise PermissionError("no access")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -4,7 +4,8 @@ Tensors go into a safetensors file whose metadata hold one JSON text, the header
 every tensor. A file is written beside its place, flushed to the disk and renamed; then the folder is flushed. So a
 power cut leaves the old file or the new one. A file that is being written lies in a folder of its own, which is called
 ``.<name>.<machine>-<process>-<token>.part``. So the remains of a killed process differ from the file of a process that
-still writes, and they include the temporary files that the library safetensors makes beside the file it writes.
+still writes, and they include the temporary files that the library safetensors makes beside the file it writes. A
+folder that is removed gets such a name first, so that a kill leaves no half of it.
 """
 
 import errno
@@ -32,11 +33,14 @@ from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
 __all__ = [
     "checksum",
+    "discard",
     "read_header",
     "read_tensors",
     "sweep",
+    "sweep_once",
     "tensor_checksum",
     "write_bytes",
+    "write_file",
     "write_tensors",
     "write_text",
 ]
@@ -71,17 +75,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
         "tensors": {name: tensor_checksum(value) for name, value in tensors.items()},
     }
     metadata = {_KEY: text, _CHECKSUMS: json.dumps(sums)}
-    _write(path, lambda temporary: save_file(dict(tensors), temporary, metadata=metadata))
+    write_file(path, lambda temporary: save_file(dict(tensors), temporary, metadata=metadata))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8, whole or not at all."""
-    _write(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write bytes, whole or not at all."""
-    _write(path, lambda temporary: temporary.write_bytes(data))
+    write_file(path, lambda temporary: temporary.write_bytes(data))
 
 
 def checksum(data: Any) -> str:
@@ -93,26 +97,62 @@ def checksum(data: Any) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes of this machine left in a folder: files that they had begun to write."""
+def sweep(folder: Path, *, alone: bool = False) -> None:
+    """Remove what disturbed processes left in a folder: files and folders that they had begun to write or to remove.
+
+    Args:
+        folder: the folder; its subfolders are left alone. It need not exist.
+        alone: whether no other process may write there now, because the caller holds the lock of the folder. Then all
+            remains go. Otherwise those go whose process ran on this machine and has ended: the process number of
+            another machine tells nothing, and a process that lives may still write.
+    """
     for path in folder.glob(".*.part"):
         match = _PART.match(path.name)
-        if match is None or match[1] != _machine():
+        if match is None or match[3] in _being_written:
             continue
-        process, token = int(match[2]), match[3]
-        if token not in _being_written if process == os.getpid() else not _lives(process):
+        machine, process = match[1], int(match[2])
+        if alone or (machine == _machine() and (process == os.getpid() or not _lives(process))):
             _remove(path)
 
 
-def _write(path: Path, fill: Callable[[Path], object]) -> None:
+def sweep_once(folder: Path) -> None:
+    """Sweep a folder that this process has not swept yet, because looking into a large folder takes time."""
+    if folder.absolute() not in _swept:
+        _swept.add(folder.absolute())
+        sweep(folder)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder with all that it holds. A kill leaves the whole folder, or nothing under its name.
+
+    The folder is renamed first. What cannot be removed after that is removed by the next `sweep` of the parent.
+
+    Raises:
+        FileError: the folder cannot be renamed. It is untouched.
+    """
+    hidden = _hidden(folder, secrets.token_hex(4))
+    try:
+        folder.rename(hidden)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FileError(f"cannot remove {folder}: {error}") from error
+    _remove(hidden)
+
+
+def write_file(path: Path, fill: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all.
+
+    Args:
+        path: the path of the file.
+        fill: writes the content to the path that it is called with, which has the same name in a folder of its own.
+    """
     if not path.parent.is_dir():
         raise FileError(f"cannot save to {path}: the folder {path.parent} does not exist; make it first")
-    if path.parent.absolute() not in _swept:  # once for each folder: looking into a large folder takes time
-        _swept.add(path.parent.absolute())
-        sweep(path.parent)
+    sweep_once(path.parent)
     token = secrets.token_hex(4)
-    own = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{token}.part")
-    temporary = own / "content"
+    own = _hidden(path, token)
+    temporary = own / path.name
     _being_written.add(token)
     try:
         own.mkdir()
@@ -132,6 +172,11 @@ def _write(path: Path, fill: Callable[[Path], object]) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):  # file systems that flush no folders
             raise FileError(f"{path} is written, but the disk did not confirm its name: {error}") from error
+
+
+def _hidden(path: Path, token: str) -> Path:
+    """Return the name beside ``path`` by which a sweep knows what a process had begun."""
+    return path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{token}.part")
 
 
 def _remove(remains: Path) -> None:

@@ -55,7 +55,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as top:
         campaigns = [Campaign(scenarios[name], Path(top), report) for name in asked.scenarios]
         # Real workers take seconds to start, so the scenarios with workers have fewer kills.
-        turns = [campaign for campaign in campaigns for _ in range(1 if campaign.scenario.workers else 5)]
+        rounds = range(5)
+        turns = [campaign for turn in rounds for campaign in campaigns if turn == 0 or not campaign.scenario.workers]
         for campaign in campaigns:
             campaign.kill(chance, [turns[kill % len(turns)] for kill in range(asked.kills)].count(campaign))
         sys.stderr.write(f"kills: {json.dumps(vars(report) | times(started))}\n")

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,12 @@ DONE, SOME_FAILED, REFUSED = 0, 1, 2
 _TIMES = frozenset(
     {"seconds", "train_seconds", "predict_seconds", "finished", "date", "minutes_taken", "minutes_of_jobs"}
 )
+_COMMITS = frozenset({"commit", "changed_since_commit", "commits_of_jobs"})  # somebody may edit during the long run
 _OURS = (".lb", ".safetensors")
+_OF_ONE_PROCESS = re.compile(  # names of parts, names of workers, moments and durations, which differ in every run
+    r"[0-9a-f]{8}-\d+-[0-9a-f]{8}|[0-9a-f]{16}|\.[0-9a-f]{8}\.part|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?"
+    r"|(?<=\"seconds\": )[\d.e-]+"
+)
 
 
 @dataclass(frozen=True)
@@ -41,24 +49,37 @@ class Scenario:
 
 
 def state(folder: Path) -> dict[str, Any]:
-    """Return what a run left: for each file its content without times, or only that it is there."""
+    """Return what a run left: for each file its content without times and commits, or only that it is there."""
     return {
         path.relative_to(folder).as_posix(): _content(path)
         for path in sorted(folder.rglob("*"))
-        if not path.name.endswith((".lock", ".worker"))
+        if not path.name.endswith(".lock")
     }
 
 
 def whole_state(folder: Path) -> str:
-    """Return a text that tells what the folder holds, hidden and unknown files included, apart from times."""
+    """Return a text that tells what the folder holds, hidden and unknown files included.
+
+    It has no times, and no names that a process makes by chance: from two folders with the same text, the work goes on
+    in the same way.
+    """
 
     def content(name: Path) -> Any:
         hidden = any(part.startswith(".") for part in name.parts)
+        if name.suffix == ".db" and not hidden and not list((folder / name).parent.glob(f"{name.name}-*")):
+            return _rows_of_database(folder / name)
         if (folder / name).is_file() and (hidden or _content(folder / name) == "a file"):
             return hashlib.sha256((folder / name).read_bytes()).hexdigest()
         return _content(folder / name)
 
-    return repr([(str(name), content(name)) for name in sorted(path.relative_to(folder) for path in folder.rglob("*"))])
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    return repr([(_OF_ONE_PROCESS.sub("*", str(name)), content(name)) for name in names])
+
+
+def _rows_of_database(path: Path) -> str:
+    """Return all tables of a database that has no journal. One with a journal is told by its bytes."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        return _OF_ONE_PROCESS.sub("*", "\n".join(database.iterdump()))
 
 
 def check_whole(folder: Path) -> None:
@@ -90,7 +111,7 @@ def _tensors(path: Path) -> Any:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {key: _without_times(item) for key, item in value.items() if key not in _TIMES}
+        kept = {key: _without_times(item) for key, item in value.items() if key not in _TIMES | _COMMITS}
         if value.get("kind") == "tuning":  # a trial that was killed stays in the list, and another takes its place
             kept["trials"] = [trial for trial in kept["trials"] if trial["state"] != "killed"]
         if value.get("kind") == "comparison" and "methods" in value:  # they are in the order in which they were done

@@ -190,6 +190,15 @@ def test_an_operation_that_onnxruntime_does_not_have_is_named(tmp_path: Path) ->
     assert not (tmp_path / "m.onnx").exists()
 
 
+def test_an_export_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    """An older file under this name was overwritten, and removed when the new one failed its check."""
+    bnn = lb.Bayesian(nn.Sequential(nn.Linear(2, 3), nn.ELU(), nn.Linear(3, 2)))
+    (tmp_path / "m.onnx").write_text("an older file")
+    with pytest.raises(lb.errors.NotExportable, match="onnxruntime has no operation Erf"):
+        lb.export.onnx(bnn, tmp_path / "m.onnx", torch.zeros(2, 2), "moments")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["an older file"]
+
+
 def test_a_folder_that_does_not_exist_is_named_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(lb.errors.FileError, match="does not exist"):
         lb.export.onnx(bayesian("mlp"), tmp_path / "no" / "m.onnx", net("mlp").batch)

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from leanbayes.errors import LeanBayesError
-from tests.fuzz.readers import Reader, all_readers
+from tests.fuzz.reader import Reader
+from tests.fuzz.readers import all_readers
 
 GIGABYTE = 2**30
 WORK, WAIT = 20, 100  # seconds of computing and of the clock for one file of a few kilobytes: far more than any takes
@@ -84,15 +85,14 @@ def run(mutations: int, seed: int, only: str | None) -> dict[str, object]:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         readers = all_readers(Path(folder))
-        for name, reader in readers.items():
-            assert (
-                attack(name, Reader(reader.file, reader.read, lambda data, _: data), reader.file.read_bytes(), 0, 0)
-                is None
-            )
+        wholes = {name: reader.file.read_bytes() for name, reader in readers.items()}
+        for name, reader in readers.items():  # a command may remove what it has read
+            unharmed = Reader(reader.file, reader.read, lambda data, _: data)
+            assert attack(name, unharmed, wholes[name], 0, 0) is None
         limit_memory()
         shares = sum(reader.share for reader in readers.values())
         for name, reader in readers.items():
-            whole = reader.file.read_bytes()
+            whole = wholes[name]
             wanted = max(1, round(mutations * reader.share / shares))
             numbers = range(wanted)
             if only is not None:
@@ -103,6 +103,7 @@ def run(mutations: int, seed: int, only: str | None) -> dict[str, object]:
                 counts[name] = counts.get(name, 0) + 1
                 if wrong is not None:
                     failures[f"{name}/{number}"] = wrong
+            reader.file.parent.mkdir(parents=True, exist_ok=True)  # a command may have removed the folder
             reader.file.write_bytes(whole)
     return {
         "seed": seed,

@@ -6,8 +6,6 @@ import random
 import shutil
 import tarfile
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +28,18 @@ from leanbayes.lab.models import model_named
 from leanbayes.lab.report.page import write_report
 from leanbayes.lab.report.read import read_comparison
 from leanbayes.lab.tune.study import open_study
-from tests.fuzz.mutations import Mutate, damage_bytes, damage_json, damage_text, forge_png, forge_tensors, forge_zip
+from tests.fuzz.mutations import damage_bytes, damage_json, damage_text, forge_png, forge_tensors, forge_zip
+from tests.fuzz.reader import Reader
+from tests.fuzz.saved_readers import corrupted_images, folders, hub_folders, predictors
 from tests.lab.data.makers import class_tree, mask_tree
 from tests.lab.report.fixtures import regression_task
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A reader under attack.
-
-    Attributes:
-        file: the file that is damaged.
-        read: reads the file, or the folder that it lies in.
-        damage: how the file is damaged.
-        share: how many mutations it gets, in relation to the others.
-    """
-
-    file: Path
-    read: Callable[[], object]
-    damage: Mutate
-    share: float = 1.0
 
 
 def all_readers(folder: Path) -> dict[str, Reader]:
     """Write a whole file for every reader, and return the readers by name."""
     readers: dict[str, Reader] = {}
-    for make in (_models, _checkpoints, _arrays, _pictures, _texts, _comparisons, _studies, _archives):
+    ours = (_models, _checkpoints, _arrays, _pictures, _texts, _comparisons, _studies, _archives)
+    for make in (*ours, predictors, folders, corrupted_images, hub_folders):
         home = folder / make.__name__.strip("_")
         home.mkdir(parents=True)
         readers |= make(home)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fuzz.__main__ import attack
 from tests.fuzz.mutations import damage_bytes, damage_json, damage_text
-from tests.fuzz.readers import Reader
+from tests.fuzz.reader import Reader
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -163,6 +163,17 @@ def test_scales_of_another_adapter_are_refused(tmp_path: Path) -> None:
         load_adapter(base(llama), tmp_path / "two")
 
 
+@pytest.mark.parametrize("name", ["../one", "..", "/one", "other", "", 3])
+def test_a_file_names_no_adapter_outside_of_its_folder(tmp_path: Path, name: Any) -> None:
+    """A forged file read the adapter of any folder, or of a repository on the hub."""
+    bnn = trained(bayesian_lora(lora(llama)))
+    save_adapter(bnn, tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    lb.save(bnn, tmp_path / "two" / RANDOM_FILE, only="random", about={"adapter": name})
+    with pytest.raises(lb.errors.FileError, match=r"does not say to which adapter|there is no folder"):
+        load_adapter(base(llama), tmp_path / "two")
+
+
 def test_a_merged_adapter_is_refused() -> None:
     bnn = trained(bayesian_lora(lora(llama)))
     bnn.model.merge_adapter()

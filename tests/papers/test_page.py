@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,18 @@ def test_an_option_that_is_new_since_a_run_does_not_make_its_record_old(tmp_path
 def test_a_file_that_is_no_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "stub-cpu.json").write_text(text)
+    with pytest.raises(ForeignFile, match="stub-cpu"):
+        write_claims([stub.study()], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"size": "paper"}, {"command": None}, {"verdicts": [1]}, {"verdicts": [{"claim": {"paper": []}}]}]
+)
+def test_a_damaged_record_is_named(tmp_path: Path, damage: dict[str, Any]) -> None:
+    """It gave an error of Python, such as KeyError: 'claim'."""
+    run_stub(tmp_path, "cpu")
+    file = tmp_path / "experiments" / "stub-cpu.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
     with pytest.raises(ForeignFile, match="stub-cpu"):
         write_claims([stub.study()], tmp_path)
 

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
+from leanbayes._files import _machine
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes_papers import Job, Outcome, Size, Verdict, reproduce
 from leanbayes_papers import run as runner
@@ -113,8 +117,26 @@ def test_a_kept_file_that_is_cut_short_is_done_again(data: Path) -> None:
     files[0].write_text(files[0].read_text()[:20])
     files[1].write_text("[]")
     files[2].write_text('{"result": null, "error": null, "seconds": 1, "commit": null}')
+    files[3].write_text('{"result": {}, "error": null, "seconds": "1", "commit": null}')
+    files[4].write_text('{"result": {}, "error": null, "seconds": 1, "commit": []}')
+    files[5].write_text('{"result": {"seconds": 1}, "error": null, "seconds": 1, "commit": null}')
     assert go(data)["tables"] == first["tables"]
-    assert len(calls(data)) == 9
+    assert len(calls(data)) == 12
+
+
+def test_what_a_disturbed_run_left_is_swept(data: Path) -> None:
+    """A hidden folder stayed in the cache if all results were kept there, because then nothing was written."""
+    go(data)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folders = (data.parent / "cache" / "stub-smoke", data.parent / "out")
+    before = [sorted(folder.iterdir()) for folder in folders]
+    kept = folders[0] / f".x.{_machine()}-{os.getppid()}-0123abcd.part"  # another run, which shares the cache, lives
+    kept.mkdir()
+    for folder in folders:
+        (folder / f".x.{_machine()}-{ended.pid}-0123abcd.part").mkdir()
+    go(data)
+    assert [sorted(folder.iterdir()) for folder in folders] == [sorted([*before[0], kept]), before[1]]
 
 
 class Pool:

@@ -94,7 +94,7 @@ def _largest(folder: Path, study: Study) -> dict[str, Any] | None:
         path = folder / f"{study.name}-{size}.json"
         if path.is_file():
             record = _record(path)
-            if record.get("kind") != "experiment" or not isinstance(record.get("verdicts"), list):
+            if record.get("size") != size or not _is_whole(record):
                 raise ForeignFile(f"{path} is not the record of a study; remove it, or run {study.name} again")
             return record
     return None
@@ -148,9 +148,23 @@ def _key(claim: Mapping[str, str]) -> tuple[str, ...]:
     return claim["paper"], claim["where"], claim["text"]
 
 
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether a record has what the page shows, so that a damaged file is named."""
+    verdicts = record.get("verdicts")
+    if record.get("kind") != "experiment" or not isinstance(record.get("command"), str) or type(verdicts) is not list:
+        return False
+    for verdict in verdicts:
+        claim = verdict.get("claim") if isinstance(verdict, dict) else None
+        words = [verdict.get("answer"), verdict.get("why")] if isinstance(verdict, dict) else [None]
+        words += [claim.get(key) for key in ("paper", "where", "text")] if isinstance(claim, dict) else [None]
+        if not all(isinstance(word, str) for word in words) or words[0] not in _ANSWERS:
+            return False
+    return True
+
+
 def _record(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ForeignFile(f"{path} is not JSON; remove it, or run the study that wrote it again") from error
     return record if isinstance(record, dict) else {}

@@ -189,10 +189,21 @@ def _read(path: Path) -> dict[str, Any] | None:
     """Return a kept result, or None if the file is missing or damaged, so that the job is done again."""
     try:
         row = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     whole = isinstance(row, dict) and {"result", "error", "seconds", "commit"} <= row.keys()
-    return row if whole and isinstance(row["result"], dict) else None
+    if not whole or row["error"] is not None or not isinstance(row["commit"], str | None):
+        return None
+    result = row["result"]
+    times = isinstance(result, dict) and _are_times({"job": row["seconds"]}) and _are_times(result.get("seconds", {}))
+    return row if times else None
+
+
+def _are_times(times: Any) -> bool:
+    """Whether a kept result has a number of seconds for each name."""
+    return isinstance(times, dict) and all(
+        type(value) in (int, float) and 0 <= value < float("inf") for value in times.values()
+    )
 
 
 @contextmanager

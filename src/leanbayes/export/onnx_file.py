@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from leanbayes._calls import Inputs, map_tensors, prediction_tensor
+from leanbayes._files import write_file
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import FileError, MissingPackage, NonFinite, NotExportable
 from leanbayes.export.programs import arguments, graph_of, traced
@@ -116,12 +117,17 @@ def onnx(
             "likelihood": str(graph.likelihood),
         }
     )
-    written.save(target)
-    try:
-        difference = _checked(target, names, example, expected, None if fresh else tolerance)
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
+    difference: float | None = None
+
+    def fill(temporary: Path) -> None:
+        nonlocal difference
+        written.save(temporary)
+        difference = _checked(temporary, names, example, expected, None if fresh else tolerance)
+        weights = temporary.with_name(f"{target.name}.data")
+        if weights.exists():  # torch writes the weights of graphs of more than 1.5 GB to a file beside the graph
+            weights.replace(target.with_name(weights.name))
+
+    write_file(target, fill)  # so a graph that fails the check leaves an older file as it was
     return OnnxFile(target, tuple(names), tuple(expected), target.stat().st_size, difference)
 
 
@@ -237,6 +243,6 @@ def _checked(
         if difference > tolerance * max(1.0, float(want.abs().max())):
             raise NotExportable(
                 f"onnxruntime and torch differ by {difference:.2g} in {name!r}, which is more than rounding; "
-                f"{str(path)!r} is not written"
+                f"{path.name!r} is not written"
             )
     return None if tolerance is None else largest

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leanbayes._files import write_text
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import FileError, InputError, UnknownName
@@ -259,8 +260,8 @@ def save_bundle(
     (root / "configs").mkdir(parents=True)
     (root / "models").mkdir()
     save(inner, root / "models" / "model.lb")
-    (root / "configs" / "inference.json").write_text(json.dumps(inference, indent=2) + "\n")
-    (root / "configs" / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
+    write_text(root / "configs" / "inference.json", json.dumps(inference, indent=2) + "\n")
+    write_text(root / "configs" / "metadata.json", json.dumps(metadata, indent=2) + "\n")
     return root
 
 

@@ -114,9 +114,11 @@ def load_adapter(model: nn.Module, folder: str | Path, **options: Any) -> Bayesi
             "PeftModel.from_pretrained and made random by bayesian_lora"
         )
     adapter = about(file).get("adapter")
-    if not isinstance(adapter, str):
+    if not isinstance(adapter, str) or adapter in ("", "..") or Path(adapter).name != adapter:  # a path leads elsewhere
         raise FileError(f"{file} does not say to which adapter it belongs, so save_adapter did not write it")
     place = Path(folder) if adapter == "default" else Path(folder) / adapter
+    if not place.is_dir():  # PEFT would take the path for the name of a repository on the hub
+        raise FileError(f"{file} belongs to the adapter {adapter!r}, and there is no folder {place}; copy it again")
     arguments: dict[str, Any] = {"is_trainable": True} | options
     whole = PeftModel.from_pretrained(model, str(place), adapter_name=adapter, **arguments)
     bnn: Bayesian = load(file, whole)

@@ -170,6 +170,22 @@ def test_a_folder_of_the_mixin_that_does_not_fit_is_refused(tmp_path: Path) -> N
         Net.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "[1, 2]", '{"width": 6', "[" * 100_000, "\\udcff"])
+def test_a_damaged_configuration_is_an_error_of_ours(tmp_path: Path, text: str) -> None:
+    Net(width=6).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(FileError, match=r"config\.json of .* does not hold the arguments of Net"):
+        Net.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("width", ["six", None, -1, 2**62, 1.5])
+def test_arguments_that_build_no_model_are_named(tmp_path: Path, width: Any) -> None:
+    Net(width=6).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"width": width, "rate": 0.5}))
+    with pytest.raises(InputError, match=r"Net cannot be built with the arguments .*width"):
+        Net.from_pretrained(tmp_path)
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     class NoBayesian(BayesianHubMixin, nn.Linear):
         pass

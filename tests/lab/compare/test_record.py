@@ -1,6 +1,7 @@
 """The files of a comparison: what a run leaves, and what is refused."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,33 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "a.json").write_text(text)
     with pytest.raises(lb.errors.ForeignFile, match="not a run"):
+        record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"metrics": {"nll": {}}},
+        {"metrics": {"nll": "0.5"}},
+        {"metrics": {"nll": 10**400}},
+        {"cost": None},
+        {"layers": [1]},
+        {"nll_by_members": [0.5, None]},
+        {"scales": []},
+        {"finished": 3},
+        {"seed": "0"},
+        {"recipe": "vi"},
+        {"error": 0},
+    ],
+    ids=lambda damage: "".join(damage),
+)
+def test_a_damaged_run_is_refused_before_it_is_used(tmp_path: Path, damage: dict[str, Any]) -> None:
+    """A field of another type gave an error of Python when the results were written, after hours of training."""
+    record(tmp_path).add("vi", NAMES["vi"], 0, Judgement({"nll": 0.5, "ece": math.nan}, {"flops": 1}, {}), [])
+    (file,) = (tmp_path / "runs").iterdir()
+    record(tmp_path).results()
+    file.write_text(json.dumps(json.loads(file.read_text()) | damage))
+    with pytest.raises(lb.errors.ForeignFile, match="not a run of leanbayes compare, or is damaged"):
         record(tmp_path)
 
 

@@ -159,6 +159,53 @@ def test_one_comparison_at_a_time_has_a_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_disturbed_comparison_left_is_swept(tmp_path: Path) -> None:
+    """Hidden folders, and the checkpoints of methods that were complete, stayed when there was nothing left to do."""
+    task, both = tasks.classes(), named("deterministic", "vi")
+    compare(task, both, tmp_path, ONE_SEED)
+    whole = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
+    for folder in (".", "runs", "models", "arrays", "checkpoints"):
+        left = tmp_path / folder / ".x.00000000-1-0123abcd.part"  # of another machine, or a process number that is used
+        left.mkdir()
+        (left / "x").write_bytes(b"half")
+    for name in both:
+        (tmp_path / "checkpoints" / f"{name}-0" / "plain").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "lean-0").mkdir()  # a training that was not finished
+    compare(task, named("deterministic"), tmp_path, ONE_SEED)
+    unfinished = Path("checkpoints", "lean-0")
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*")) == sorted([*whole, unfinished])
+
+
+def test_a_folder_in_use_is_not_swept(tmp_path: Path) -> None:
+    compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)
+    part = tmp_path / "models" / ".x.00000000-1-0123abcd.part"
+    part.mkdir()
+    with only_user_of(tmp_path), pytest.raises(lb.errors.FileError, match="uses the folder"):
+        compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)
+    assert part.exists()
+    with pytest.raises(lb.errors.InputError, match="another folder"):  # nor is that of another comparison
+        compare(tasks.classes(), named("deterministic"), tmp_path, Protocol(budget=Budget(epochs=5)))
+    assert part.exists()
+
+
+def test_checkpoints_of_another_recipe_under_the_same_name_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed, so each later training under this name failed, because they belonged to another training."""
+    with monkeypatch.context() as patch:
+        patch.setattr("leanbayes.lab.compare.run.judge", _no_memory)
+        failed = compare(tasks.classes(), {"x": parse("vi")}, tmp_path, ONE_SEED)
+    assert failed["methods"][0]["error"] == "seed 0: RuntimeError: no memory"
+    assert list((tmp_path / "checkpoints" / "x-0").rglob("step-*"))
+    result = compare(tasks.classes(), {"x": parse("vi:init_scale=0.3")}, tmp_path, ONE_SEED)
+    assert result["methods"][0]["error"] is None
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def _no_memory(*_: object, **__: object) -> None:
+    raise RuntimeError("no memory")
+
+
 def test_other_data_of_the_same_size_are_refused(tmp_path: Path) -> None:
     """A comparison continued on data that had changed, if they had the same name and size."""
     compare(tasks.classes(), named("deterministic"), tmp_path, ONE_SEED)

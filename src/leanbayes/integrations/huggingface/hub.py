@@ -9,6 +9,7 @@ Loading never leaves a weight at a random value quietly: a weight that the folde
 to the weights, are errors.
 """
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import nn
 
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import FileError, InputError, WrongModel
+from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError, WrongModel
 from leanbayes.evaluation import Evaluation
 from leanbayes.integrations._folder import RANDOM_FILE, write_random
 from leanbayes.integrations._optional import optional
@@ -129,6 +130,23 @@ class BayesianHubMixin(PyTorchModelHubMixin):
                 super().__init__(nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2)))
     """
 
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **options: Any) -> Any:
+        """Build the class from a folder that ``save_pretrained`` wrote, or from a repository of the hub.
+
+        Args:
+            source: the folder, or the name of the repository, such as "me/my-model".
+            options: further arguments of ``from_pretrained`` of the mixin, and arguments of the class.
+        """
+        damaged = f"config.json of {source} does not hold the arguments of {cls.__name__}; copy it again"
+        config = Path(source) / "config.json"
+        try:
+            if config.is_file() and not isinstance(json.loads(config.read_text(encoding="utf-8")), dict):
+                raise ForeignFile(damaged)
+            return super().from_pretrained(source, **options)
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ForeignFile(f"{damaged} ({error})") from error
+
     def _save_pretrained(self, save_directory: Path) -> None:
         if not isinstance(self, Bayesian):
             raise InputError(
@@ -155,7 +173,14 @@ class BayesianHubMixin(PyTorchModelHubMixin):
             raise InputError(f"{cls.__name__}.from_pretrained never leaves weights at random values; drop strict=False")
         how = {"cache_dir": cache_dir, "force_download": force_download, "token": token}
         file = _random_file(model_id, revision, how | {"local_files_only": local_files_only})
-        net: Any = cls(**model_kwargs)
+        try:
+            net: Any = cls(**model_kwargs)
+        except (TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+            if isinstance(error, LeanBayesError):
+                raise
+            raise InputError(
+                f"{cls.__name__} cannot be built with the arguments {model_kwargs!r:.200} from config.json: {error}"
+            ) from error
         saved = load(file, net.model)
         net.coordinates, net.posterior, net.kl_estimator = saved.coordinates, saved.posterior, saved.kl_estimator
         net._propagate, net._predict_by = saved._propagate, saved._predict_by

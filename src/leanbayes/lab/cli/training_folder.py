@@ -1,21 +1,18 @@
 """The folder that ``leanbayes train`` writes to: one training at a time, and no model is overwritten by accident."""
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from leanbayes._files import write_text
+from leanbayes._files import discard, sweep, write_text
 from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.compare import is_main_process
 from leanbayes.lab.processes import only_user_of
 from leanbayes.storage import about as notes_of
 
 __all__ = ["training_folder"]
-
-_CHECKPOINTS, _REMOVED = "checkpoints", ".checkpoints.removed"
 
 
 @contextmanager
@@ -33,13 +30,14 @@ def training_folder(folder: Path, about: Mapping[str, Any], overwrite: bool) -> 
         InputError: the folder holds the model or the checkpoints of another training.
         FileError: another process trains in this folder.
     """
-    checkpoints = folder / _CHECKPOINTS
+    checkpoints = folder / "checkpoints"
     if not is_main_process():
         yield checkpoints
         return
     about = json.loads(json.dumps(about))
     with only_user_of(folder):
-        _sweep(folder)
+        sweep(folder, alone=True)
+        sweep(checkpoints, alone=True)
         if not overwrite:
             _check_model(folder / "model.lb", about)
         mark = checkpoints / "training.json"
@@ -49,11 +47,11 @@ def training_folder(folder: Path, about: Mapping[str, Any], overwrite: bool) -> 
                     f"{checkpoints} holds the checkpoints of another training, which was not finished; give another "
                     "folder, or --overwrite to remove them"
                 )
-            _remove(folder)
+            discard(checkpoints)
         checkpoints.mkdir(exist_ok=True)
         write_text(mark, json.dumps(about))
         yield checkpoints
-        _remove(folder)
+        discard(checkpoints)
 
 
 def _check_model(file: Path, about: Mapping[str, Any]) -> None:
@@ -68,17 +66,6 @@ def _check_model(file: Path, about: Mapping[str, Any]) -> None:
             f"{file} is the model of another training, or of other data; give another folder, or --overwrite to "
             "replace it"
         )
-
-
-def _remove(folder: Path) -> None:
-    """Remove the checkpoints. A kill in between leaves them all or leaves none under their name."""
-    if (folder / _CHECKPOINTS).exists():
-        (folder / _CHECKPOINTS).rename(folder / _REMOVED)
-    _sweep(folder)
-
-
-def _sweep(folder: Path) -> None:
-    shutil.rmtree(folder / _REMOVED, ignore_errors=True)
 
 
 def _read(mark: Path) -> Any:

@@ -4,10 +4,12 @@
                                     the run, so that a run with this file is complete
     models/<method>-<seed>.lb       the trained predictor
     arrays/<method>.safetensors     the arrays behind the figures, of the first seed that was trained
+    checkpoints/<method>-<seed>/    how far a training is; it is removed when the run is complete
     comparison.json                 what the comparison is about, written before the first training begins
     results.json                    all runs, tests between methods and a recommendation, written when it ends
 
-A comparison that was killed continues from the files of its runs.
+A comparison that was killed continues from the files of its runs. Before that it removes what the killed process had
+begun to write or to remove, and the checkpoints of complete runs.
 """
 
 import inspect
@@ -15,6 +17,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from leanbayes._files import read_tensors, sweep, write_tensors, write_text
-from leanbayes.errors import ForeignFile, InputError, LeanBayesError
+from leanbayes._files import discard, read_tensors, sweep, write_tensors, write_text
+from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError
 from leanbayes.lab.compare.equivalents import equivalents
 from leanbayes.lab.compare.judging import Judgement
 from leanbayes.lab.compare.recommendation import Scores, recommend
@@ -45,6 +48,8 @@ def is_main_process() -> bool:
 
 class Record:
     """The runs of a comparison, those of earlier calls included.
+
+    The first process of the comparison must hold the lock of the folder, because a record removes what is left there.
 
     Args:
         folder: where the files are; it is made if it does not exist.
@@ -69,12 +74,12 @@ class Record:
             )
         for name in ("runs", "models", "arrays"):
             (folder / name).mkdir(parents=True, exist_ok=True)
-            if is_main_process():
-                sweep(folder / name)  # nothing may be written there any more, and then nothing else would sweep
         if not known.exists() and is_main_process():
             write_text(known, json.dumps({"kind": "comparison"} | self._identity(), indent=1))
         for name, recipe in recipes.items():
             self._forget_other_recipes(name, recipe)
+        if is_main_process():
+            self._sweep()
 
     def has(self, name: str, seed: int) -> bool:
         """Return whether this run is complete: it did not fail, and its model is there. Otherwise it is tried again."""
@@ -89,14 +94,20 @@ class Record:
         """Return where the trained predictor of a run is kept."""
         return self.folder / "models" / f"{file_name(name)}-{seed}.lb"
 
+    def checkpoints(self, name: str, seed: int) -> Path:
+        """Return where the checkpoints of a run are kept until it is complete."""
+        return self.folder / "checkpoints" / f"{file_name(name)}-{seed}"
+
     def add(self, name: str, recipe: Recipe, seed: int, judgement: Judgement, layers: list[dict[str, Any]]) -> None:
-        """Keep a run that is complete, with its arrays if there are any."""
+        """Keep a run that is complete, with its arrays if there are any, and remove its checkpoints."""
         if judgement.arrays:
             self._write_arrays(name, judgement.arrays)
         measured: dict[str, Any] = {"metrics": judgement.metrics, "cost": judgement.cost, "scales": judgement.scales}
         if judgement.nll_by_members:
             measured["nll_by_members"] = judgement.nll_by_members
         self._write_run(name, recipe, seed, measured | {"layers": layers, "error": None})
+        with suppress(FileError):  # nothing needs them any more, and the next call tries again
+            discard(self.checkpoints(name, seed))
 
     def fail(self, name: str, recipe: Recipe, seed: int, error: Exception) -> None:
         """Keep why a run failed, in one line."""
@@ -143,6 +154,15 @@ class Record:
             write_text(self.folder / "results.json", json.dumps(results, indent=1))
         return results
 
+    def _sweep(self) -> None:
+        """Remove what earlier calls left that were killed or could not write, in all folders of the comparison."""
+        for name in (".", "runs", "models", "arrays", "checkpoints"):
+            sweep(self.folder / name, alone=True)
+        for name, seed in self.runs:
+            if self.has(name, seed):
+                with suppress(FileError):
+                    discard(self.checkpoints(name, seed))
+
     def _run_file(self, name: str, seed: int) -> Path:
         return self.folder / "runs" / f"{file_name(name)}-{seed}.json"
 
@@ -185,12 +205,10 @@ class Record:
 
     def _read(self, file: Path) -> dict[str, Any]:
         run = self._read_same(file, "run")
-        try:
-            _ = run["name"], run["seed"], run["finished"], run["recipe"], run["error"], run["summary"]
-            if run["error"] is None:
-                _ = run["metrics"], run["cost"], run["layers"]
-        except KeyError as error:
-            raise ForeignFile(f"{file} is not a run of leanbayes compare; give another folder") from error
+        if not _is_run(run):
+            raise ForeignFile(
+                f"{file} is not a run of leanbayes compare, or is damaged; remove it, and it is done again"
+            )
         return run
 
     def _read_same(self, file: Path, kind: str) -> dict[str, Any]:
@@ -219,6 +237,7 @@ class Record:
         for key in others:
             del self.runs[key]
             if is_main_process():
+                discard(self.checkpoints(*key))  # before the record of the recipe to which they belong
                 self._run_file(*key).unlink(missing_ok=True)
                 self.model_file(*key).unlink(missing_ok=True)
                 self._arrays_file(name).unlink(missing_ok=True)
@@ -238,6 +257,27 @@ def summary_of(recipe: Recipe) -> str:
     text = inspect.cleandoc(type(recipe).__doc__ or "")
     generated = text.startswith(f"{type(recipe).__name__}(")  # a dataclass without words of its own
     return "" if generated else text.partition("\n")[0]
+
+
+def _is_run(run: Mapping[str, Any]) -> bool:
+    """Whether every field is there and has its type, so that a damaged file is found before anything is computed."""
+    words = all(isinstance(run.get(key), str) for key in ("name", "finished", "summary"))
+    seed, recipe, error = run.get("seed"), run.get("recipe"), run.get("error", ...)
+    if not (words and type(seed) is int and isinstance(recipe, Mapping) and isinstance(error, str | None)):
+        return False
+    if error is not None:
+        return True
+    numbers = [run.get("metrics"), run.get("cost")]
+    measured = all(isinstance(part, Mapping) and all(map(_is_number, part.values())) for part in numbers)
+    layers, members, scales = run.get("layers"), run.get("nll_by_members", []), run.get("scales", {})
+    whole = isinstance(layers, list) and all(isinstance(layer, Mapping) for layer in layers)
+    by_members = isinstance(members, list) and all(_is_number(value) and value is not None for value in members)
+    return measured and whole and by_members and isinstance(scales, Mapping)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is None, which stands for what is not finite, or a number that a float can hold."""
+    return value is None or (type(value) in (int, float) and -1e308 <= value <= 1e308)
 
 
 def _is_model(file: Path) -> bool:

@@ -1,6 +1,5 @@
 """`compare` trains several recipes on one task and judges them all in the same way."""
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ from leanbayes._provenance import surroundings
 from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.compare.arrays import bayesian_inside
 from leanbayes.lab.compare.judging import judge
-from leanbayes.lab.compare.record import FORMAT, Record, file_name, is_main_process
+from leanbayes.lab.compare.record import FORMAT, Record, is_main_process
 from leanbayes.lab.data.fingerprint import fingerprint
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.processes import only_user_of
@@ -99,11 +98,9 @@ def compare(
             for seed in protocol.seeds:
                 nets: dict[Any, Any] = {}  # recipes of one seed share the plain networks that they start from
                 for name, recipe in recipes.items():
-                    checkpoints = folder / "checkpoints" / f"{file_name(name)}-{seed}"
                     if record.has(name, seed):
-                        if is_main_process():  # an earlier call may have been stopped before it removed them
-                            shutil.rmtree(checkpoints, ignore_errors=True)
                         continue
+                    checkpoints = record.checkpoints(name, seed)
                     run = Run(protocol.budget, seed, checkpoints, _watcher(watch, name, seed), nets)
                     try:
                         _train_and_judge(record, name, recipe, task, run, protocol.samples, about)
@@ -129,8 +126,6 @@ def _train_and_judge(
     judgement = judge(recipe, trained, task, run, samples=samples, figures=record.needs_arrays(name))
     save(trained.predictor, record.model_file(name, run.seed), about=about)
     record.add(name, recipe, run.seed, judgement, _layers(trained.predictor))
-    if run.folder is not None:
-        shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def _layers(predictor: nn.Module) -> list[dict[str, Any]]:

@@ -71,6 +71,18 @@ def test_checkpoints_of_another_training_are_not_used(rows: Path, capsys: pytest
     assert not folder.exists()
 
 
+def test_what_a_disturbed_training_left_is_swept(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The remains of another machine, or under a process number that is used again, stayed for ever."""
+    parts = [rows / "run" / name / ".x.00000000-1-0123abcd.part" for name in (".", "checkpoints")]
+    for part in parts:
+        part.mkdir(parents=True)
+    with only_user_of(rows / "run"):
+        complaint(capsys, *TRAIN)
+    assert all(part.exists() for part in parts)
+    run(*TRAIN)
+    assert {path.name for path in (rows / "run").iterdir()} == {"model.lb", "scores.json"}
+
+
 def test_one_training_at_a_time_has_a_folder(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (rows / "run").mkdir()
     with only_user_of(rows / "run"):

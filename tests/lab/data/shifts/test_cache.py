@@ -1,8 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from leanbayes import _files
 from leanbayes.errors import FileError, ForeignFile, LeanBayesError
 from leanbayes.lab.data.shifts import cache, cached, corrupt
 
@@ -101,3 +103,13 @@ def test_nothing_is_left_when_writing_or_computing_fails(tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         cached(X, "contrast", 1, folder=tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_remains_are_swept_also_where_everything_is_there(
+    tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached(X, "gaussian_noise", 1, folder=tmp_path)
+    (tmp_path / f".x.{_files._machine()}-{os.getpid()}-0123abcd.part").mkdir()
+    monkeypatch.setattr(_files, "_swept", set())  # as in a new process
+    cached(X, "gaussian_noise", 1, folder=tmp_path)
+    assert len(calls) == len(list(tmp_path.iterdir())) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from leanbayes._files import read_tensors, write_tensors
+from leanbayes._files import read_tensors, sweep_once, write_tensors
 from leanbayes.errors import FileError, ForeignFile, TruncatedFile
 from leanbayes.lab.data.shifts.corruption import checked
 from leanbayes.lab.data.shifts.draws import on_host
@@ -39,6 +39,7 @@ def cached(images: Tensor, name: str, severity: int, *, folder: Path | str, seed
     checked(images, channels=(1, 3))
     header = {"kind": _KIND, "format": _FORMAT, "name": name, "severity": severity, "seed": seed, "of": _hash(images)}
     path = Path(folder) / f"{name}-{severity}-{seed}-{header['of']}.safetensors"
+    sweep_once(path.parent)  # where all files are there, no write would sweep
     pixels = _read(path, header, images)
     if pixels is None:
         pixels = (255 * corrupt(images, name, severity, seed=seed).to(torch.float32)).round().to(torch.uint8)
