@@ -33,6 +33,20 @@ class DataOptions:
     masks: str | None = option(
         None, "The folder of masks for segmentation. It holds one mask for each image of --data, under the same name."
     )
+    raters: tuple[str, ...] = option(
+        (),
+        "The folders of masks of several raters, one folder for each, instead of --masks. A rater may lack images.",
+    )
+    rating: str | None = option(
+        None,
+        "How several raters are learnt from: random draws a rater in each step, and all makes an example of each pair "
+        "of image and rater. By default it is random.",
+    )
+    groups: str | None = option(
+        None,
+        "Whose each example is, so that no patient is in two sets: a .csv file of names and patients, or a pattern in "
+        "the names of the files such as '(P[0-9]+)_'. For a .csv of --data it is the column of the patients.",
+    )
     target: str | None = option(None, "The column of a .csv file to predict. All other columns are inputs.")
     size: int | None = option(
         None, "Resize images to this height and width, in pixels. By default all images must have the same size."
@@ -74,6 +88,8 @@ def read_task(options: DataOptions, bars: Bars) -> tuple["Task", dict[str, Any]]
     else:
         source = _named_set(options, bars) if options.data in DATA else _own_files(options, bars)
         preparation = source.preparation
+        for remark in source.remarks:
+            bars.remark(remark)
         name = options.model or source.usual_model
         task = source.task(name)
     return task, {"model": name, "shape": preparation.shape, "preparation": preparation.to_json()}
@@ -88,6 +104,9 @@ def _own_files(options: DataOptions, bars: Bars) -> "Source":
         target=options.target,
         size=options.size,
         ignore=options.ignore,
+        raters=options.raters or None,
+        rating=options.rating,  # type: ignore[arg-type]
+        groups=options.groups,
         seed=options.split_seed,
         track=bars.track,
     )
@@ -96,8 +115,8 @@ def _own_files(options: DataOptions, bars: Bars) -> "Source":
 def _named_set(options: DataOptions, bars: Bars) -> "Source":
     from leanbayes.lab.data import load_data
 
-    for name in ("masks", "target", "ignore"):
-        if getattr(options, name) is not None:
+    for name in ("masks", "raters", "rating", "groups", "target", "ignore"):
+        if getattr(options, name):
             raise InputError(
                 f"--{name} is for data of your own, but --data {options.data} is the name of a data set; "
                 f"leave --{name} out, or write ./{options.data} if you mean a folder"

@@ -3,6 +3,7 @@
     runs/<method>-<seed>.json       what one training gave, or why it failed; it is written after the other files of
                                     the run, so that a run with this file is complete
     models/<method>-<seed>.lb       the trained predictor
+    cases/<method>-<seed>.csv       the scores of each test case
     arrays/<method>.safetensors     the arrays behind the figures, of the first seed that was trained
     comparison.json                 what the comparison is about, written before the first training begins
     results.json                    all runs, tests between methods and a recommendation, written when it ends
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from leanbayes._files import read_tensors, sweep, write_tensors, write_text
+from leanbayes._files import read_tensors, sweep, write_bytes, write_tensors, write_text
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError
 from leanbayes.lab.compare.equivalents import equivalents
 from leanbayes.lab.compare.judging import Judgement
@@ -67,7 +68,7 @@ class Record:
                 f"{folder / 'results.json'} belongs to no comparison that this version can continue, because there are "
                 f"no files in {folder / 'runs'}; give another folder"
             )
-        for name in ("runs", "models", "arrays"):
+        for name in ("runs", "models", "arrays", "cases"):
             (folder / name).mkdir(parents=True, exist_ok=True)
             if is_main_process():
                 sweep(folder / name)  # nothing may be written there any more, and then nothing else would sweep
@@ -94,6 +95,9 @@ class Record:
         if judgement.arrays:
             self._write_arrays(name, judgement.arrays)
         measured: dict[str, Any] = {"metrics": judgement.metrics, "cost": judgement.cost, "scales": judgement.scales}
+        if judgement.by_case:
+            measured["by_case"] = judgement.by_case
+            write_bytes(self.folder / "cases" / f"{file_name(name)}-{seed}.csv", judgement.cases.encode())
         if judgement.nll_by_members:
             measured["nll_by_members"] = judgement.nll_by_members
         self._write_run(name, recipe, seed, measured | {"layers": layers, "error": None})

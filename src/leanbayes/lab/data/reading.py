@@ -1,5 +1,6 @@
 """`read` finds the reader for the data of a user, and checks that the options suit it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -7,6 +8,7 @@ from leanbayes._catalogue import Catalogue
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data.images import Size, Track, untracked
 from leanbayes.lab.data.preparation import Kind
+from leanbayes.lab.data.rated import Rating
 from leanbayes.lab.data.reader import Reader, ReadOptions
 from leanbayes.lab.data.source import Source
 
@@ -29,6 +31,9 @@ def read(
     target: str | None = None,
     size: int | Size | None = None,
     ignore: int | None = None,
+    raters: Sequence[Path | str] | None = None,
+    rating: Rating | None = None,
+    groups: str | None = None,
     seed: int = 0,
     track: Track = untracked,
 ) -> Source:
@@ -47,6 +52,11 @@ def read(
         target: the column of a CSV file that is predicted. All other columns are features.
         size: (height, width) to which images are resized, or one number for both. By default all must be alike.
         ignore: the value of mask pixels that do not count.
+        raters: a folder of masks for each rater, instead of ``masks``. A rater may lack images.
+        rating: how several raters are learnt from: "random" (a random rater in each step) or "all".
+        groups: whose each example is: a CSV file of names and patients, or a pattern in the names of the files (see
+            `leanbayes.lab.data.patients.patients_from`). For a table it is the column of the patients. No patient is
+            then in two sets.
         seed: decides which examples are drawn for missing sets.
         track: shows the progress of reading images, such as ``rich.progress.track``.
     """
@@ -56,8 +66,23 @@ def read(
     if not where.exists():
         raise FileError(f"there is no file or folder {where}; check the path")
     reader = _reader_for(where)
-    options = ReadOptions(kind, None if masks is None else Path(masks), target, _sides(size), ignore, seed, track)
-    for name in ("masks", "target", "size", "ignore"):
+    options = ReadOptions(
+        kind=kind,
+        masks=None if masks is None else Path(masks),
+        target=target,
+        size=_sides(size),
+        ignore=ignore,
+        raters=None if raters is None else tuple(map(Path, raters)),
+        rating=rating,
+        groups=groups,
+        seed=seed,
+        track=track,
+    )
+    if rating is not None and rating not in get_args(Rating):
+        raise UnknownName.of("rating", rating, get_args(Rating))
+    if masks is not None and raters is not None:
+        raise InputError("masks= and raters= are both given; the masks of several raters need raters= only")
+    for name in ("masks", "target", "size", "ignore", "raters", "rating", "groups"):
         value = getattr(options, name)
         if value is not None and name not in reader.takes:
             shown = size if name == "size" else value
