@@ -17,6 +17,7 @@ from leanbayes.lab.compare.conformal import conformal_metrics
 from leanbayes.lab.compare.members import MemberScores, remembering
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
+from leanbayes.lab.windows import Windowed
 
 __all__ = ["Judgement", "judge"]
 
@@ -64,7 +65,9 @@ def judge(
         figures: whether to collect the arrays behind the figures.
     """
     collector = FigureArrays(trained.likelihood) if figures else None
-    members = remembering(recipe, trained.predictor)
+    window = None if task.preparation is None else task.preparation.window
+    predictor = trained.predictor if window is None else Windowed(trained.predictor, window)
+    members = remembering(recipe, predictor)
     scores = MemberScores(trained.likelihood, lambda prediction: task.scored(prediction, None)[0])
     cases = CaseScores(task, trained.likelihood)
     size, keep = _batches(task, run, samples)
@@ -87,7 +90,7 @@ def judge(
 
     begin = time.perf_counter()
     evaluation = evaluate(
-        trained.predictor if members is None else members,
+        predictor if members is None else members,
         test,
         likelihood=trained.likelihood,
         samples=samples,
@@ -102,7 +105,7 @@ def judge(
     arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
-    metrics = evaluation.metrics | conformal_metrics(trained.predictor, test, task)
+    metrics = evaluation.metrics | conformal_metrics(predictor, test, task)
     return Judgement(metrics, cost, arrays, scales, scores.by_size(), cases.text(), cases.summary())
 
 
@@ -111,7 +114,7 @@ def _batches(task: Task, run: Run, samples: int) -> tuple[int, bool]:
 
     Only segmentations keep draws: their scores by case need them. Whole batches of them may be too large.
     """
-    whole = run.budget.batch_size
+    whole = 1 if _has_windows(task) else run.budget.batch_size  # whole images may differ in size
     target = torch.as_tensor(split_batch(task.test[0])[1])
     if task.likelihood.kind(target[None]) != "pixels":
         return whole, False
@@ -120,9 +123,14 @@ def _batches(task: Task, run: Run, samples: int) -> tuple[int, bool]:
 
 
 def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:
-    x, y = split_batch(next(iter(run.loader(task.test))))
+    data = task.validation if _has_windows(task) else task.test  # what the network itself sees
+    x, y = split_batch(next(iter(run.loader(data))))
     cost = asdict(cost_of(trained.predictor, x, y, trained.likelihood))
     relative = recipe.relative_cost()
     if relative is not None:
         cost["flops_formula"] = relative.flops * forward_flops(run.new_model(task), x)
     return cost
+
+
+def _has_windows(task: Task) -> bool:
+    return task.preparation is not None and task.preparation.window is not None

@@ -179,7 +179,10 @@ class Preparation:
         volumes = len(self.size or ()) == 3
         values = as_inputs(arrays[name], f"array {name!r} of {path}", volumes and arrays[name].ndim == 4)
         shape = (len(self.mean), *(self.size or ()))
-        if values.shape[1:] != shape or not len(values):
+        fits = values.shape[1:] == shape
+        if self.window is not None:  # images may have any size
+            fits = values.shape[1] == shape[0] and values.dim() == 1 + len(shape)
+        if not fits or not len(values):
             raise InputError(f"inputs of {path} have shape {tuple(values.shape)}, but the model takes (N, *{shape})")
         return values
 
@@ -189,7 +192,7 @@ class Preparation:
     def _images(self, files: list[Path], top: Path) -> Iterator[tuple[str, Tensor]]:
         for file in files:
             pixels = read_image(file, len(self.mean), self.size if self.resize else None)
-            if pixels.shape[1:] != self.size:
+            if self.window is None and pixels.shape[1:] != self.size:
                 raise InputError(f"image {file} is {_by(pixels.shape[1:])}, but the model takes {_by(self.size or ())}")
             yield file.relative_to(top).as_posix(), self.standardise(pixels)
 

@@ -131,6 +131,7 @@ def from_raters(
     seed: int = 0,
     fold: int = 0,
     folds: int = 4,
+    spacing: tuple[float, ...] | None = None,
 ) -> Source:
     """Make a source of images that several raters have segmented.
 
@@ -139,19 +140,20 @@ def from_raters(
 
     Args:
         path: the file of the data, for the name of the source and for errors.
-        images: the images, (N, height, width).
+        images: the images, (N, height, width), or volumes with one axis more.
         masks: the masks, (N, raters, height, width).
         patients: the patient of each image.
         classes: the names of the classes.
         seed: decides which patients are in which set, and the raters of validation and test.
         fold: which of ``folds`` parts is the test set. Of the other parts, 15 % are the validation set.
         folds: into how many parts the patients are divided.
+        spacing: the distance of two voxels along each axis in millimetres, for volumes.
     """
-    alike = masks.dim() == 4 and images.shape == (len(masks), *masks.shape[2:])
+    alike = masks.dim() in (4, 5) and images.shape == (len(masks), *masks.shape[2:])
     if not alike or len(patients) != len(images):
         raise ShapeMismatch(
             f"{path} has images {tuple(images.shape)}, masks {tuple(masks.shape)} and {len(patients)} patients; "
-            "they should be (N, H, W), (N, raters, H, W) and N"
+            "they should be (N, H, W), (N, raters, H, W) and N; volumes have one axis more"
         )
     if not 0 <= fold < folds:
         raise InputError(f"fold must be 0 to {folds - 1}, got {fold}")
@@ -165,7 +167,7 @@ def from_raters(
         if not rows.any():
             raise InputError(f"{path} has too few patients ({len(set(patients))}) for the {name} set; add patients")
     mean, std = statistics(images[chosen["train"]].unsqueeze(1).split(_ROWS_AT_A_TIME))
-    plan = Preparation("pixels", mean, std, classes, size=(images.shape[1], images.shape[2]))
+    plan = Preparation("pixels", mean, std, classes, size=tuple(images.shape[1:]), spacing=spacing)
     drawn = torch.randint(masks.shape[1], (len(masks),), generator=torch.Generator().manual_seed(seed))
     sets = {
         name: Examples(

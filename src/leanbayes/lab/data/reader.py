@@ -24,6 +24,9 @@ class ReadOptions:
     raters: tuple[Path, ...] | None = None
     rating: Rating | None = None
     groups: str | None = None
+    window: Size | None = None
+    patches: int | None = None
+    spacing: tuple[float, ...] | None = None
     seed: int = 0
     track: Track = untracked
 

@@ -22,6 +22,7 @@ from leanbayes.lab.data.patients import PatientOf, patients_from
 from leanbayes.lab.data.preparation import Preparation, statistics
 from leanbayes.lab.data.rated import rated_sets
 from leanbayes.lab.data.reader import Reader, ReadOptions
+from leanbayes.lab.data.scans import has_scans
 from leanbayes.lab.data.source import Cases, Source, source_of
 from leanbayes.lab.data.splits import complete, split_folders
 
@@ -131,7 +132,7 @@ def _one_by_one(images: ImageFiles) -> Iterator[Tensor]:
 FOLDER = Reader(
     "folder",
     "a folder of images",
-    Path.is_dir,
+    lambda path: path.is_dir() and not has_scans(path),
     _read,
-    takes=("masks", "size", "ignore", "raters", "rating", "groups"),
+    takes=("masks", "size", "ignore", "raters", "rating", "groups", "window", "patches"),
 )

@@ -122,5 +122,5 @@ NPZ = Reader(
     "an .npz file",
     lambda path: path.suffix.lower() == ".npz",
     _read,
-    takes=("ignore", "rating", "groups"),
+    takes=("ignore", "rating", "groups", "window", "patches"),
 )
