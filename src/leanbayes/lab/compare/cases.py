@@ -7,11 +7,13 @@ summary says whether doubt finds the cases that fail.
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.lab.compare.nlls import nll_of_inputs
@@ -20,7 +22,7 @@ from leanbayes.lab.data.rated import Raters
 from leanbayes.lab.data.source import Cases
 from leanbayes.lab.data.tables import csv_safe
 from leanbayes.lab.data.task import Task
-from leanbayes.lab.statistics import interval_over_groups, spearman
+from leanbayes.lab.statistics import Values, interval_over_groups, spearman
 from leanbayes.likelihood import Likelihood
 
 __all__ = ["CaseScores", "case_sentences", "referral"]
@@ -95,6 +97,15 @@ class CaseScores:
                 means[name] = asdict(interval_over_groups(values, [groups[index] for index in known]))
         return {"cases": len(self.rows), "over": over, "means": means, "doubt": self._doubt()}
 
+    def arrays(self) -> dict[str, Tensor]:
+        """Return what the page draws of segmentations: the Dice of each case, and the doubt about it."""
+        if not self.rows or "dice" not in self.rows[0]:
+            return {}
+        names = ("dice", "total", "draw_disagreement")
+        return {
+            f"case/{name}": torch.tensor([row[name] for row in self.rows]) for name in names if name in self.rows[0]
+        }
+
     def _doubt(self) -> dict[str, Any]:
         """Return for each score of doubt how it ranks the Dice of cases, and what referring the least sure gains."""
         found: dict[str, Any] = {}
@@ -108,7 +119,7 @@ class CaseScores:
         return found
 
 
-def referral(quality: Sequence[float], doubt: Sequence[float], share: float = _REFERRED) -> dict[str, Any]:
+def referral(quality: Values, doubt: Values, share: float = _REFERRED) -> dict[str, Any]:
     """Return the mean quality of the cases that remain when the least sure ones are left to a person.
 
     Args:

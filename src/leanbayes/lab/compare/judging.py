@@ -64,7 +64,9 @@ def judge(
         samples: how many weight draws each prediction averages.
         figures: whether to collect the arrays behind the figures.
     """
-    collector = FigureArrays(trained.likelihood) if figures else None
+    whose = getattr(task.test, "cases", None)
+    patients = () if whose is None else whose.patients
+    collector = FigureArrays(trained.likelihood, patients) if figures else None
     window = None if task.preparation is None else task.preparation.window
     predictor = trained.predictor if window is None else Windowed(trained.predictor, window)
     members = remembering(recipe, predictor)
@@ -102,7 +104,9 @@ def judge(
     )
     seconds = time.perf_counter() - begin - collecting
     cost = _cost(recipe, trained, task, run) | {"train_seconds": trained.seconds, "predict_seconds": seconds}
-    arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
+    arrays = {}
+    if collector is not None:
+        arrays = collector.arrays() | sigma_of_first_layer(trained.predictor) | cases.arrays()
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
     metrics = evaluation.metrics | conformal_metrics(predictor, test, task)

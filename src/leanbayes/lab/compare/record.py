@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from leanbayes._files import read_tensors, sweep, write_bytes, write_tensors, write_text
@@ -158,7 +159,7 @@ class Record:
         write_tensors(self._arrays_file(name), tensors, {"kind": "arrays", "format": FORMAT})
 
     def _scores(self, name: str) -> Scores | None:
-        """The NLL of each test input and its weight; None for a method whose arrays do not have them."""
+        """The NLL of each test input or patient, and its weight; None for a method whose arrays do not have them."""
         try:
             _, arrays = read_tensors(self._arrays_file(name), "arrays", FORMAT)
         except (LeanBayesError, OSError):
@@ -167,7 +168,8 @@ class Record:
         if any(part is None for part in parts):
             return None
         nll, weight = (np.asarray(part.tolist(), np.float64) for part in parts if part is not None)
-        return nll, weight
+        patients = arrays.get(f"{name}/input_patient")
+        return (nll, weight) if patients is None else _by_patient(nll, weight, patients)
 
     def _write_run(self, name: str, recipe: Recipe, seed: int, outcome: Mapping[str, Any]) -> None:
         run = {
@@ -272,6 +274,15 @@ def _check_names(recipes: Mapping[str, Recipe]) -> None:
         other = by_file.setdefault(file_name(name), name)
         if other != name:
             raise InputError(f"the methods {other!r} and {name!r} would share their files; rename one of them")
+
+
+def _by_patient(nll: NDArray[np.float64], weight: NDArray[np.float64], patients: Tensor) -> Scores:
+    """Return the mean NLL of each patient, and the weight of all inputs of this patient together."""
+    numbers = np.asarray(patients.tolist(), np.int64)
+    weights: NDArray[np.float64] = np.bincount(numbers, weights=weight).astype(np.float64)
+    sums = np.bincount(numbers, weights=nll * weight)
+    seen = np.bincount(numbers) > 0
+    return sums[seen] / np.maximum(weights[seen], 1e-300), weights[seen]
 
 
 def _by_method_and_seed(methods: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, dict[int, float | None]]:

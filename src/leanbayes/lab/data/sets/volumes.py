@@ -31,7 +31,7 @@ def volumes(
     seed: int = 0,
     *,
     patients: int = 40,
-    size: int = 24,
+    size: int = 32,
     raters: int = 3,
 ) -> Source:
     """Draw scans of one lesion each, with a mask of every rater.
@@ -55,7 +55,7 @@ def volumes(
     return from_raters(Path("volumes"), scans, masks, whose, ("background", "lesion"), seed=seed, spacing=_SPACING)
 
 
-def write_volumes(folder: Path, *, seed: int = 0, patients: int = 12, size: int = 24, raters: int = 3) -> list[Path]:
+def write_volumes(folder: Path, *, seed: int = 0, patients: int = 24, size: int = 32, raters: int = 3) -> list[Path]:
     """Write scans as ``images/<patient>_<number>.nii.gz`` and the masks of each rater as ``rater1/...`` and so on.
 
     The third rater has not seen every fourth scan. The axes of the files run to the left, to the back and up, as those
