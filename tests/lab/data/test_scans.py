@@ -1,5 +1,6 @@
 """Scans come back in place: NIfTI and DICOM, turned, anisotropic, and damaged."""
 
+import random
 from pathlib import Path
 
 import nibabel
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from leanbayes.errors import FileError, InputError
+from leanbayes.errors import FileError, InputError, LeanBayesError
 from leanbayes.lab.data.scans import Geometry, has_scans, read_scan, resampled, scan_files, write_nifti
 from tests.lab.data.scan_makers import dicom, nifti, rotated
 
@@ -113,3 +114,22 @@ def test_resampling_keeps_linear_ramps_and_classes() -> None:
     fine = resampled(ramp, (16, 3, 3))
     torch.testing.assert_close(fine[0, 1:-1, 0, 0], (torch.arange(1, 15) + 0.5) / 16)
     assert resampled((ramp > 0.5).byte(), (16, 3, 3), nearest=True)[0, :, 0, 0].tolist() == [0] * 8 + [1] * 8
+
+
+def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    whole = nifti(tmp_path / "a.nii", np.arange(60).reshape(3, 4, 5).astype(np.int16), rotated()).read_bytes()
+    series = dicom(tmp_path / "s", np.arange(60).reshape(3, 4, 5))
+    plane = (series / "001.dcm").read_bytes()
+    source, refused = random.Random(0), 0
+    for number in range(120):
+        path, data = (tmp_path / "a.nii", bytearray(whole)) if number % 2 else (series / "001.dcm", bytearray(plane))
+        for _ in range(source.choice([1, 3, 10])):
+            data[source.randrange(352 if number % 2 else len(data))] = source.randrange(256)
+        path.write_bytes(data[: source.randrange(len(data))] if source.random() < 0.2 else data)
+        for use in (lambda: read_scan(path if number % 2 else series), lambda: scan_files(tmp_path)):  # noqa: B023
+            try:
+                use()
+            except LeanBayesError as error:
+                refused += 1
+                assert "\n" not in str(error)  # noqa: PT017
+    assert refused > 40

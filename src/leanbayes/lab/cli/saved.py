@@ -84,7 +84,8 @@ def _network(file: Path, noted: Any, given: str | None, preparation: Preparation
             "runs; if you know and trust that function, name it: --model package.module:function"
         )
     try:
-        weights = _weights(name, shape)
+        with torch.device("meta"):  # tensors without memory
+            weights = sum(parameter.numel() for parameter in model_named(name, **shape).parameters())
         if weights > _WEIGHTS_PER_BYTE * file.stat().st_size:
             raise ForeignFile(f"{file} is too small for the {weights} weights that it claims to have")
         return model_named(name, **shape)
@@ -93,14 +94,3 @@ def _network(file: Path, noted: Any, given: str | None, preparation: Preparation
     except (RuntimeError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise ForeignFile(f"{file} asks for a {name} of a shape that cannot be built: {first}") from error
-
-
-def _weights(name: str, shape: dict[str, Any]) -> int:
-    """Count the weights of a network without memory for them; 0 for one that cannot be built in this way."""
-    try:
-        with torch.device("meta"):
-            return sum(parameter.numel() for parameter in model_named(name, **shape).parameters())
-    except RuntimeError as error:
-        if "meta tensor" not in str(error):
-            raise
-        return 0  # SwinUNETR, whose size does not depend on that of the images

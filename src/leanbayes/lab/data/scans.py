@@ -4,7 +4,9 @@ A scan is brought to the orientation in which its axes run to the right, to the 
 and swapping axes only. So networks see all scans alike, and what they predict is turned back without any loss.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +115,7 @@ def scan_files(folder: Path) -> list[Path]:
         if not path.name.lower().endswith(NIFTI):
             slices.setdefault(path.parent, []).append(path)
     for parent, paths in slices.items():
-        series = {str(_header(path).get("SeriesInstanceUID", "")) for path in paths}
+        series = {_series_of(path) for path in paths}
         if len(series) not in (1, len(paths)):
             raise InputError(
                 f"{parent} holds {len(paths)} DICOM files of {len(series)} series; put each series in a folder of its "
@@ -132,7 +134,8 @@ def read_scan(path: Path) -> Scan:
         if path.is_file() and path.name.lower().endswith(NIFTI):
             values, geometry = _read_nifti(path)
         else:
-            values, geometry = _read_dicom(path)
+            with _quietly():
+                values, geometry = _read_dicom(path)
     except LeanBayesError:
         raise
     except Exception as error:  # what decoders raise on damaged files is not documented
@@ -266,13 +269,24 @@ def _is_dicom(path: Path) -> bool:
         return file.read(132)[128:] == b"DICM"
 
 
-def _header(path: Path) -> Any:
+def _series_of(path: Path) -> str:
     try:
-        return _pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["SeriesInstanceUID"])
+        with _quietly():
+            header = _pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["SeriesInstanceUID"])
+            return str(header.get("SeriesInstanceUID", ""))
     except LeanBayesError:
         raise
-    except Exception as error:
-        raise FileError(f"cannot read DICOM file {path}: {error}; remove it or copy it again") from error
+    except Exception as error:  # what decoders raise on damaged files is not documented
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise FileError(f"cannot read DICOM file {path}: {reason}; remove it or copy it again") from error
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Leave out the warnings of pydicom about values that no rule of ours depends on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

@@ -173,7 +173,7 @@ def _batch_size(wanted: int, cases: "NewCases", samples: Any) -> tuple[int, bool
 
 COMMAND = Command(
     "predict",
-    "Predict images, scans or arrays with a saved model, and say how sure it is of each.",
+    "Predict images or scans with a saved model, and say how sure it is of each.",
     PredictOptions,
     run,
     show,

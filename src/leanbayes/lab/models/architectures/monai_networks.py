@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from leanbayes.errors import InputError, MissingPackage
@@ -30,6 +31,7 @@ _NETWORKS: dict[str, dict[str, Any]] = {  # what each network needs besides chan
 }
 """The networks that a saved file may name, with sizes that fit one small graphics card."""
 
+_READS_NUMBERS = ("SwinUNETR",)  # reads numbers while it is built; its size does not depend on that of images
 _WITH_SIZE = ("UNETR",)  # networks that must know the size of an image
 
 
@@ -52,16 +54,18 @@ def monai_network(name: str, in_channels: int, classes: int, size: Sequence[int]
     arguments = dict(_NETWORKS[name])
     if name in _WITH_SIZE:
         arguments["img_size"] = tuple(size)
+    where = torch.empty(0).device  # "meta" where only the number of weights is asked for
     try:
-        network: nn.Module = getattr(nets, name)(
-            spatial_dims=len(size), in_channels=in_channels, out_channels=classes, **arguments
-        )
+        with torch.device("cpu" if where.type == "meta" and name in _READS_NUMBERS else where):
+            network: nn.Module = getattr(nets, name)(
+                spatial_dims=len(size), in_channels=in_channels, out_channels=classes, **arguments
+            )
     except (ValueError, TypeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
             f"monai:{name} cannot be built for {in_channels} channels of size {tuple(size)}: {reason}"
         ) from error
-    return network
+    return network.to(where)
 
 
 MODELS = tuple(Architecture(f"monai:{name}", partial(monai_network, name)) for name in _NETWORKS)
