@@ -17,6 +17,7 @@ from leanbayes.lab.statistics import (
     anova,
     holm,
     interval,
+    interval_over_groups,
     paired_t,
     paired_tests,
     seed_tests,
@@ -410,3 +411,17 @@ def test_results_are_json() -> None:
     result += [weight_distance(a, b, components=1)]
     for record in result:
         assert type(record)(**json.loads(json.dumps(asdict(record), allow_nan=False))) == record
+
+
+def test_groups_of_one_size_have_the_interval_of_their_means() -> None:
+    values = np.random.default_rng(0).normal(size=(7, 4)) + np.arange(7)[:, None]
+    over_groups = interval_over_groups(values.ravel(), np.repeat(list("abcdefg"), 4).tolist())
+    of_means = interval(values.mean(1))
+    assert (over_groups.n, over_groups.mean) == (7, pytest.approx(of_means.mean))
+    assert (over_groups.low, over_groups.high) == (pytest.approx(of_means.low), pytest.approx(of_means.high))
+    assert over_groups.deviation == pytest.approx(of_means.deviation)
+    alone = interval(values.ravel())
+    assert over_groups.high - over_groups.low > 1.5 * (alone.high - alone.low)
+    assert interval_over_groups([1.0, 2.0], ["a", "a"]).low is None
+    with pytest.raises(ShapeMismatch, match="2 groups and 3 values"):
+        interval_over_groups([1.0, 2.0, 3.0], ["a", "b"])

@@ -76,6 +76,7 @@ def evaluate(
     in_units: Callable[[Prediction, Any], tuple[Prediction, Any]] | None = None,
     on_prediction: Callable[[PredictedBatch], None] | None = None,
     batch: Split | None = None,
+    keep_samples: bool = False,
 ) -> Evaluation:
     """Predict every batch and measure the predictions. The memory does not grow with the number of batches.
 
@@ -101,6 +102,7 @@ def evaluate(
             figures from the predictions that are scored, or to show progress.
         batch: a function that takes a batch and returns the pair (inputs, targets). By default a batch is such a pair,
             or a dictionary of MONAI or Hugging Face; see `leanbayes.fit`.
+        keep_samples: whether the predictions that ``on_prediction`` sees keep what each draw predicts.
 
     Returns:
         The metrics, their bounds, and the curves behind them.
@@ -127,6 +129,7 @@ def evaluate(
                 batch_size=batch_size,
                 generator=generator,
                 through=through,
+                keep_samples=keep_samples,
             )
             targets = targets.to(prediction.mean.device) if isinstance(targets, Tensor) else targets
             if in_units is not None:

@@ -1,7 +1,7 @@
 """Statistics over seeds: what a handful of runs can tell, and what they cannot."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -26,6 +26,7 @@ __all__ = [
     "anova",
     "holm",
     "interval",
+    "interval_over_groups",
     "paired_t",
     "paired_tests",
     "seed_tests",
@@ -85,6 +86,41 @@ def interval(values: Values, level: float = 0.95) -> Interval:
     deviation = float(x.std(ddof=1))
     half = float(_scipy_stats().t.ppf((1 + level) / 2, len(x) - 1)) * deviation / len(x) ** 0.5
     return Interval(mean, deviation, mean - half, mean + half, len(x), level)
+
+
+def interval_over_groups(values: Values, groups: Sequence[Hashable], level: float = 0.95) -> Interval:
+    """Return the mean of values and its interval, where the values of one group, such as a patient, may be alike.
+
+    With the deviations of each group added up, D_g = Σ_{i in g} (v_i − mean), the variance of the mean is
+    G/(G−1) · Σ_g D_g² / n², and Student's t has G−1 degrees of freedom. With one value in each group, this is
+    `interval`.
+
+    Args:
+        values: one value for each example.
+        groups: the group of each example.
+        level: the confidence level.
+
+    Returns:
+        The interval; its ``n`` is the number of groups, and its deviation is √G times the standard error.
+
+    >>> alone, paired = (interval_over_groups([1.0, 2.0, 3.0, 4.0], of) for of in ("abcd", "aabb"))
+    >>> alone == interval([1.0, 2.0, 3.0, 4.0]), paired.n, round(paired.high - paired.low, 1)
+    (True, 2, 25.4)
+    """
+    x = _vector(values, "values", 1)
+    if len(groups) != len(x):
+        raise ShapeMismatch(f"need one group for each value, got {len(groups)} groups and {len(x)} values")
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
+    count = len(numbers)
+    if count == len(x):
+        return interval(values, level)
+    mean = float(x.mean())
+    if count < 2:
+        return Interval(mean, None, None, None, count, level)
+    sums = np.bincount([numbers[name] for name in groups], weights=x - mean)
+    error = float(np.sqrt(count / (count - 1) * np.square(sums).sum())) / len(x)
+    half = float(_scipy_stats().t.ppf((1 + level) / 2, count - 1)) * error
+    return Interval(mean, error * count**0.5, mean - half, mean + half, count, level)
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,9 @@ def test_one_seed_gives_an_interval_over_test_examples_and_says_so() -> None:
     assert "over the 500 test examples (bootstrap)" in text
     assert "one seed only" in text
     assert "add deterministic+temperature" in text  # a part of the gain may be a matter of temperature
+    of_patients = recommend(results(*rows) | {"task": {"kind": "classes", "patients": 500}}, scores.get)
+    assert "over the 500 patients of the test set (bootstrap)" in " ".join(of_patients.sentences)
+    assert of_patients.gain.low == chosen.gain.low
     assert recommend(results(*rows), scores.get) == chosen
     few = {name: (nll[:20], weight[:20]) for name, (nll, weight) in scores.items()}
     for too_little in (few, {}, {"plain": scores["plain"], "x": few["x"]}):

@@ -5,13 +5,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import leanbayes as lb
 from leanbayes.lab.compare import Judgement, is_main_process
-from leanbayes.lab.compare.record import Record, file_name, summary_of
+from leanbayes.lab.compare.record import Record, _by_patient, file_name, summary_of
 from leanbayes.lab.recipes import parse
 from tests.lab.compare.cases import Broken, Counted, named
 
@@ -151,3 +152,9 @@ def test_names_of_files_and_summaries() -> None:
     assert summary_of(Broken()) == ""
     assert summary_of(Counted()) == "An untrained network that counts how often it is asked for."
     assert summary_of(parse("deterministic"))
+
+
+def test_scores_of_a_patient_come_as_one() -> None:
+    nll, weight = _by_patient(np.array([1.0, 2.0, 5.0]), np.array([1.0, 3.0, 2.0]), torch.tensor([0.0, 0.0, 2.0]))
+    assert nll.tolist() == [1.75, 5.0]
+    assert weight.tolist() == [4.0, 2.0]

@@ -122,7 +122,7 @@ def test_a_single_array_file(tmp_path: Path) -> None:
         ({"x": np.where(IMAGES > 250, np.nan, 1.0), "y": LABELS}, "has NaN or infinite values"),
         ({"x": IMAGES, "y": np.where(LABELS == 3, np.inf, 0.5)}, "have NaN or infinite values"),
         ({"x": np.array(["a"] * 40), "y": LABELS}, "must hold numbers"),
-        ({"x": np.zeros((40, 2, 2, 2, 2)), "y": LABELS}, "must be (N, features)"),
+        ({"x": np.zeros((40, 2, 2, 2, 2, 2)), "y": LABELS}, "must be (N, features)"),
         ({"x": np.zeros((40, 2)), "y": np.arange(40)}, "too many for classes"),
         ({"x": np.float64(3), "y": np.float64(3)}, "save one y for each x"),
     ],

@@ -73,10 +73,18 @@ def test_resizing_averages(tmp_path: Path) -> None:
     assert (small - 127.5).abs().max() < 10
 
 
-def test_floating_point_and_stacks_are_refused(tmp_path: Path) -> None:
-    Image.fromarray(RAMP.astype(np.float32)).save(tmp_path / "f.tif")
-    with pytest.raises(InputError, match=r"f.tif holds floating-point numbers"):
-        read_image(tmp_path / "f.tif", 1)
+def test_floating_point_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    numbers = RAMP.astype(np.float32) * 3.7 - 1000
+    Image.fromarray(numbers).save(tmp_path / "f.tif")
+    assert common_shape([tmp_path / "f.tif"], None) == (1, RAMP.shape)
+    assert torch.equal(read_image(tmp_path / "f.tif", 1)[0], torch.from_numpy(numbers))
+    numbers[0, 0] = np.nan
+    Image.fromarray(numbers).save(tmp_path / "n.tif")
+    with pytest.raises(InputError, match=r"n.tif has NaN or infinite values"):
+        read_image(tmp_path / "n.tif", 1)
+
+
+def test_stacks_and_large_numbers_are_refused(tmp_path: Path) -> None:
     Image.fromarray(RAMP).save(tmp_path / "s.tif", save_all=True, append_images=[Image.fromarray(RAMP)])
     with pytest.raises(InputError, match=r"s.tif holds 2 pictures"):
         read_image(tmp_path / "s.tif", 1)

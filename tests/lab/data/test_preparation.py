@@ -102,7 +102,7 @@ def test_new_arrays_are_prepared_alike(tmp_path: Path) -> None:
         {"size": [10**6, 10**6]},
         {"size": [0, 8]},
         {"size": [9.5, 8]},
-        {"size": [9, 8, 7]},
+        {"size": [9, 8, 7, 6]},
     ],
 )
 def test_a_preparation_is_checked_when_built(tmp_path: Path, change: dict[str, object]) -> None:

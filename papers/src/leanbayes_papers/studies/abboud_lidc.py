@@ -65,6 +65,7 @@ def _smaller(examples: Examples, count: int | None, side: int) -> Examples:
     """Return ``count`` of the patches, cut to the middle, where the nodule lies."""
     masks = examples.targets
     assert isinstance(masks, Raters)
+    assert isinstance(masks.masks, Tensor)
     assert isinstance(examples.inputs, Tensor)
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[:count]
     start = (examples.inputs.shape[-1] - side) // 2

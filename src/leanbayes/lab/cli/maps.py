@@ -1,16 +1,21 @@
-"""Pictures of a segmented image: the predicted classes, and how unsure the model is of each pixel."""
+"""Maps of a segmented image or scan: the predicted classes, and how unsure the model is of each pixel."""
 
 import io
 import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import Tensor
 
 from leanbayes._files import write_bytes
+from leanbayes.lab.cli.overlays import overlay_png, shown_slice
+from leanbayes.lab.data.new_cases import NewCase
+from leanbayes.lab.data.patients import without_suffix
+from leanbayes.lab.data.scans import resampled, write_nifti
 from leanbayes.prediction import Prediction
 
 __all__ = ["map_names", "write_map"]
@@ -28,7 +33,7 @@ def map_names(images: Iterable[str]) -> dict[str, str]:
     >>> map_names(["c/d.png", "c_d.png"])
     {'c/d.png': 'c_d.png', 'c_d.png': 'c_d.png-2'}
     """
-    stems = {image: "_".join(PurePosixPath(image).with_suffix("").parts) for image in images}
+    stems = {image: "_".join(PurePosixPath(without_suffix(image)).parts) for image in images}
     counts = Counter(stem.casefold() for stem in stems.values())
     names, taken = {}, {stem.casefold() for stem in stems.values() if counts[stem.casefold()] == 1}
     for image, stem in stems.items():
@@ -43,22 +48,50 @@ def map_names(images: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def write_map(folder: Path, name: str, prediction: Prediction, row: int) -> None:
-    """Write ``<name>_classes.png``, which holds class indices, and ``<name>_<uncertainty>.png`` for each uncertainty.
+def write_map(folder: Path, name: str, prediction: Prediction, case: NewCase) -> None:
+    """Write the predicted classes, the uncertainties and an overlay of one case, in the format that the case has.
 
-    An uncertainty is grey, from black for 0 to white for log C nats, the most that C classes can have.
+    A picture gives ``<name>_classes.png``, which holds class indices, and ``<name>_<uncertainty>.png`` for each
+    uncertainty, grey from black for 0 to white for log C nats, the most that C classes can have. A scan gives the same
+    as ``.nii.gz`` in nats, which lie where the scan lies, voxel for voxel. Volumes from arrays give one .npz file. The
+    picture ``<name>_overlay.png`` shows the contours of the prediction and the total uncertainty; of a volume it shows
+    the slice with the largest prediction.
 
     Args:
-        folder: where the pictures go.
-        name: the beginning of the names of the maps; see `map_names`.
-        prediction: the predictions of a batch.
-        row: which image of the batch it is.
+        folder: where the files go.
+        name: the beginning of the names of the files; see `map_names`.
+        prediction: the prediction of this case, at its own size.
+        case: the case.
     """
-    mean = prediction.mean[row]
-    _write(folder / f"{name}_classes.png", mean.argmax(0))
-    most = math.log(mean.shape[0])
-    for kind in ("total", "aleatoric", "epistemic"):
-        _write(folder / f"{name}_{kind}.png", (getattr(prediction, kind)[row] * (255 / most)).round().clamp(0, 255))
+    mean = prediction.mean[0]
+    classes, most = mean.argmax(0), math.log(mean.shape[0])
+    maps = {kind: getattr(prediction, kind)[0] for kind in ("total", "aleatoric", "epistemic")}
+    if case.geometry is not None:
+        write_nifti(folder / f"{name}_classes.nii.gz", _array(classes, np.uint8), case.geometry)
+        for kind, values in maps.items():
+            write_nifti(folder / f"{name}_{kind}.nii.gz", _array(values, np.float32), case.geometry)
+    elif classes.dim() == 3:
+        data = io.BytesIO()
+        arrays: dict[str, Any] = {kind: _array(values, np.float32) for kind, values in maps.items()}
+        np.savez_compressed(data, classes=_array(classes, np.uint8), **arrays)
+        write_bytes(folder / f"{name}_maps.npz", data.getvalue())
+    else:
+        _write(folder / f"{name}_classes.png", classes)
+        for kind, values in maps.items():
+            _write(folder / f"{name}_{kind}.png", (values * (255 / most)).round().clamp(0, 255))
+    image = resampled(case.x, tuple(side for side in classes.shape if side != 1 or classes.dim() == 2))
+    image = image.reshape(len(image), *classes.shape)
+    total = maps["total"]
+    if classes.dim() == 3:  # to the right and up on the page: a slice of RAS is turned
+        axis = tuple(classes.shape).index(1) - 3 if 1 in classes.shape else -1
+        image, classes, total = (part.movedim(axis, -1) for part in (image, classes, total))
+        at = shown_slice(classes, total)
+        image, classes, total = (part[..., at].transpose(-1, -2).flip(-2) for part in (image, classes, total))
+    write_bytes(folder / f"{name}_overlay.png", overlay_png(image, classes, total, most))
+
+
+def _array(values: Tensor, kind: type) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(np.asarray(values.detach().to("cpu")).astype(kind))
 
 
 def _write(path: Path, pixels: Tensor) -> None:

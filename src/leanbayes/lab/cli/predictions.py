@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from leanbayes.lab.compare.segmentations import pairwise_dice
 from leanbayes.lab.data import Preparation
 from leanbayes.lab.data.tables import csv_safe
 from leanbayes.prediction import Prediction
@@ -26,13 +27,41 @@ class Predictions:
         self.preparation = preparation
         self._file = io.StringIO(newline="")
         self._writer = csv.writer(self._file)  # lines end in CR LF, for the writer quotes only signs that end a line
-        self._writer.writerow(["name", *map(csv_safe, self._columns()), *_UNCERTAINTIES, "standard_error", "draws"])
+        more = ["draw_disagreement"] if preparation.kind == "pixels" else []
+        if more and preparation.spacing is not None:
+            more += [f"volume_ml({name})" for name in preparation.classes[1:]]
+        columns = [*self._columns(), *_UNCERTAINTIES, "standard_error", "draws", *more]
+        self._writer.writerow(["name", *map(csv_safe, columns)])
 
-    def add(self, name: str, prediction: Prediction, row: int) -> None:
-        """Add one input: the row of a batch of predictions."""
+    def add(self, name: str, prediction: Prediction, row: int, voxel: float | None = None) -> None:
+        """Add one input: the row of a batch of predictions.
+
+        Args:
+            name: the name of the input.
+            prediction: the predictions of a batch.
+            row: which of them it is.
+            voxel: the cubic millimetres of a voxel, for scans.
+        """
         uncertainties = [_digits(getattr(prediction, kind)[row].double().mean()) for kind in _UNCERTAINTIES]
         end = [_digits(prediction.standard_error[row]), int(prediction.draws[row])]
+        if self.preparation.kind == "pixels":
+            end += self._of_segmentation(prediction, row, voxel)
         self._writer.writerow([csv_safe(name), *self._cells(prediction, row), *uncertainties, *end])
+
+    def _of_segmentation(self, prediction: Prediction, row: int, voxel: float | None) -> list[Any]:
+        """How much the draws disagree about a case, and the volume of each class of a scan in millilitres."""
+        classes, samples = len(self.preparation.classes), prediction.samples
+        several = samples is not None and len(samples) > 1
+        cells = [
+            f"{1 - pairwise_dice(samples[:, row].argmax(1), classes):.6g}" if several and samples is not None else ""
+        ]
+        if self.preparation.spacing is not None:
+            chosen = prediction.mean[row].argmax(0)
+            volumes = [
+                (chosen == label).sum().double() * voxel / 1000 if voxel else None for label in range(1, classes)
+            ]
+            cells += ["" if volume is None else _digits(volume) for volume in volumes]
+        return cells
 
     def text(self) -> str:
         """Return the text of the CSV file."""

@@ -36,6 +36,10 @@ class Bars:
         """Show a bar while somebody goes through a sequence."""
         yield from self.progress.track(items, description=what)
 
+    def remark(self, text: str) -> None:
+        """Print one line that a user should read before the work begins."""
+        self.progress.console.print(f"leanbayes: note: {text}", markup=False, highlight=False, soft_wrap=True)
+
     def begin(self, what: str, total: int) -> None:
         """Show the bar of the whole command, which has ``total`` steps."""
         self.whole = self.progress.add_task(what, total=total)

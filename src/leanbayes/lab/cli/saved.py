@@ -54,7 +54,9 @@ def _preparation(file: Path, fields: Any) -> Preparation:
     right = {
         **{name: _all(fields.get(name, []), int | float) for name in ("mean", "std", "target_mean", "target_std")},
         **{name: _all(fields.get(name, []), str) for name in ("classes", "features")},
-        "size": size is None or (_all(size, int) and len(size) == 2 and min(size) > 0),
+        "size": size is None or (_all(size, int) and len(size) in (2, 3) and min(size) > 0),
+        **{name: fields.get(name) is None or _all(fields[name], int | float) for name in ("window", "spacing")},
+        "resample": isinstance(fields.get("resample", False), bool),
         "ignore": fields.get("ignore") is None or isinstance(fields["ignore"], int),
         "kind": isinstance(fields.get("kind"), str),
     }

@@ -20,7 +20,7 @@ class DataOptions:
     data: str = option(
         "digits",
         "What to learn from: digits, the name of a data set, a folder with one folder for each class, a folder of "
-        "images (with --masks), an .npz file, or a .csv file (with --target).",
+        "images or of scans (NIfTI, DICOM) with --masks or --raters, an .npz file, or a .csv file (with --target).",
     )
     data_dir: str | None = option(
         None,
@@ -33,6 +33,31 @@ class DataOptions:
     masks: str | None = option(
         None, "The folder of masks for segmentation. It holds one mask for each image of --data, under the same name."
     )
+    raters: tuple[str, ...] = option(
+        (),
+        "The folders of masks of several raters, one folder for each, instead of --masks. A rater may lack images.",
+    )
+    rating: str | None = option(
+        None,
+        "How several raters are learnt from: random draws a rater in each step, and all makes an example of each pair "
+        "of image and rater. By default it is random.",
+    )
+    groups: str | None = option(
+        None,
+        "Whose each example is, so that no patient is in two sets: a .csv file of names and patients, or a pattern in "
+        "the names of the files such as '(P[0-9]+)_'. For a .csv of --data it is the column of the patients.",
+    )
+    window: tuple[int, ...] = option(
+        (),
+        "The sides of the windows on which segmentation is trained, such as 96 96 96. Whole images or scans are then "
+        "predicted by sliding windows, and may differ in size.",
+    )
+    patches: int | None = option(None, "How many windows of each image an epoch has. By default it is 4.")
+    spacing: tuple[float, ...] = option(
+        (),
+        "The distance of voxels to which scans are brought: three numbers in millimetres, to the right, to the front "
+        "and up. By default all scans must have the same spacing.",
+    )
     target: str | None = option(None, "The column of a .csv file to predict. All other columns are inputs.")
     size: int | None = option(
         None, "Resize images to this height and width, in pixels. By default all images must have the same size."
@@ -40,7 +65,7 @@ class DataOptions:
     ignore: int | None = option(None, "The value of mask pixels that neither training nor scores count.")
     model: str | None = option(
         None,
-        "The network: a name such as small_cnn, resnet18, unet or mlp, or a function of your own as "
+        "The network: a name such as small_cnn, resnet18, unet, mlp or monai:UNet, or a function of your own as "
         "package.module:function. By default the data decide.",
     )
     split_seed: int = option(
@@ -74,6 +99,8 @@ def read_task(options: DataOptions, bars: Bars) -> tuple["Task", dict[str, Any]]
     else:
         source = _named_set(options, bars) if options.data in DATA else _own_files(options, bars)
         preparation = source.preparation
+        for remark in source.remarks:
+            bars.remark(remark)
         name = options.model or source.usual_model
         task = source.task(name)
     return task, {"model": name, "shape": preparation.shape, "preparation": preparation.to_json()}
@@ -88,6 +115,12 @@ def _own_files(options: DataOptions, bars: Bars) -> "Source":
         target=options.target,
         size=options.size,
         ignore=options.ignore,
+        raters=options.raters or None,
+        rating=options.rating,  # type: ignore[arg-type]
+        groups=options.groups,
+        window=options.window or None,
+        patches=options.patches,
+        spacing=options.spacing or None,
         seed=options.split_seed,
         track=bars.track,
     )
@@ -96,8 +129,8 @@ def _own_files(options: DataOptions, bars: Bars) -> "Source":
 def _named_set(options: DataOptions, bars: Bars) -> "Source":
     from leanbayes.lab.data import load_data
 
-    for name in ("masks", "target", "ignore"):
-        if getattr(options, name) is not None:
+    for name in ("masks", "raters", "rating", "groups", "window", "patches", "spacing", "target", "ignore"):
+        if getattr(options, name):
             raise InputError(
                 f"--{name} is for data of your own, but --data {options.data} is the name of a data set; "
                 f"leave --{name} out, or write ./{options.data} if you mean a folder"

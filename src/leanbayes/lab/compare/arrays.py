@@ -3,7 +3,7 @@
 A collector sees each batch once, and keeps a bounded number of rows: memory does not grow with the data.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,10 +75,13 @@ class FigureArrays:
 
     Args:
         likelihood: what the predictor's outputs mean.
+        patients: the patient of each test input; empty if patients are not known.
     """
 
-    def __init__(self, likelihood: Likelihood) -> None:
+    def __init__(self, likelihood: Likelihood, patients: Sequence[str] = ()) -> None:
         self.likelihood = likelihood
+        numbers = {patient: number for number, patient in enumerate(dict.fromkeys(patients))}
+        self.patients = torch.tensor([numbers[patient] for patient in patients])
         self.kind = ""
         self.generator = torch.Generator().manual_seed(0)  # the same rows for every method
         self.rows_of_nlls = torch.Generator().manual_seed(1)
@@ -99,7 +102,10 @@ class FigureArrays:
         if self.kind == "regression" or self.kind in _CONFIDENT_KINDS:
             nll, numbers = nll_of_inputs(batch.prediction, batch.targets, self.likelihood)
             keys = torch.rand(len(nll), generator=self.rows_of_nlls)
-            self.nlls.add(keys, {"input_nll": nll, "input_targets": numbers})
+            columns = {"input_nll": nll, "input_targets": numbers}
+            if len(self.patients):
+                columns["input_patient"] = self.patients[self.seen : self.seen + len(nll)]
+            self.nlls.add(keys, columns)
         if self.kind == "regression":
             self._add_numbers(batch.prediction, batch.targets)
         elif self.kind in _CONFIDENT_KINDS:

@@ -12,12 +12,17 @@ from leanbayes.evaluation import evaluate
 from leanbayes.evaluation.cost import cost_of, forward_flops
 from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
+from leanbayes.lab.compare.cases import CaseScores
 from leanbayes.lab.compare.conformal import conformal_metrics
 from leanbayes.lab.compare.members import MemberScores, remembering
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
+from leanbayes.lab.windows import Windowed
 
 __all__ = ["Judgement", "judge"]
+
+_DRAWS = 2**28  # bytes of what draws predict for the inputs of one batch
+_MOST_DRAWS = 2**31  # bytes for one input; what the draws of a larger one predict is not kept
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class Judgement:
         cost: memory, time and arithmetic, by name.
         arrays: what the figures of the report draw; empty unless they were asked for.
         scales: for each stage of the training, the quantiles of σ at its start and end and how far σ moved.
+        cases: the table of the test cases as CSV, one row for each.
+        by_case: means over the cases with intervals over patients, and how well doubt finds the cases that fail.
         nll_by_members: for an ensemble of plain networks, the NLL with 1, 2, … of them; empty for other predictors.
     """
 
@@ -37,6 +44,8 @@ class Judgement:
     arrays: dict[str, Tensor] = field(default_factory=dict)
     scales: dict[str, dict[str, Any]] = field(default_factory=dict)
     nll_by_members: list[float] = field(default_factory=list)
+    cases: str = ""
+    by_case: dict[str, Any] = field(default_factory=dict)
 
 
 def judge(
@@ -55,10 +64,16 @@ def judge(
         samples: how many weight draws each prediction averages.
         figures: whether to collect the arrays behind the figures.
     """
-    collector = FigureArrays(trained.likelihood) if figures else None
-    members = remembering(recipe, trained.predictor)
+    whose = getattr(task.test, "cases", None)
+    patients = () if whose is None else whose.patients
+    collector = FigureArrays(trained.likelihood, patients) if figures else None
+    window = None if task.preparation is None else task.preparation.window
+    predictor = trained.predictor if window is None else Windowed(trained.predictor, window)
+    members = remembering(recipe, predictor)
     scores = MemberScores(trained.likelihood, lambda prediction: task.scored(prediction, None)[0])
-    test = run.loader(task.test)
+    cases = CaseScores(task, trained.likelihood)
+    size, keep = _batches(task, run, samples)
+    test = run.loader(task.test, batch_size=size)
     shifted = {name: run.loader(data) for name, data in task.shifted.items()}
     steps = len(test) + sum(map(len, shifted.values())) + 1  # the last step measures the cost
     done, collecting = 0, 0.0
@@ -70,13 +85,14 @@ def judge(
             collector.add(batch)
         if members is not None and batch.shifted is None:
             scores.add(members.last, batch.targets)
+        cases.add(batch)
         collecting += time.perf_counter() - begin
         done += 1
         run.tell("evaluate", done, steps)
 
     begin = time.perf_counter()
     evaluation = evaluate(
-        trained.predictor if members is None else members,
+        predictor if members is None else members,
         test,
         likelihood=trained.likelihood,
         samples=samples,
@@ -84,20 +100,41 @@ def judge(
         generator=torch.Generator().manual_seed(run.seed),
         in_units=task.scored,
         on_prediction=on_prediction,
+        keep_samples=keep,
     )
     seconds = time.perf_counter() - begin - collecting
     cost = _cost(recipe, trained, task, run) | {"train_seconds": trained.seconds, "predict_seconds": seconds}
-    arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
+    arrays = {}
+    if collector is not None:
+        arrays = collector.arrays() | sigma_of_first_layer(trained.predictor) | cases.arrays()
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
-    metrics = evaluation.metrics | conformal_metrics(trained.predictor, test, task)
-    return Judgement(metrics, cost, arrays, scales, scores.by_size())
+    metrics = evaluation.metrics | conformal_metrics(predictor, test, task)
+    return Judgement(metrics, cost, arrays, scales, scores.by_size(), cases.text(), cases.summary())
+
+
+def _batches(task: Task, run: Run, samples: int) -> tuple[int, bool]:
+    """Return how many test inputs are predicted at a time, and whether what each draw predicts can be kept.
+
+    Only segmentations keep draws: their scores by case need them. Whole batches of them may be too large.
+    """
+    whole = 1 if _has_windows(task) else run.budget.batch_size  # whole images may differ in size
+    target = torch.as_tensor(split_batch(task.test[0])[1])
+    if task.likelihood.kind(target[None]) != "pixels":
+        return whole, False
+    of_one = 4 * samples * len(task.classes) * target.numel()
+    return max(1, min(whole, _DRAWS // of_one)), of_one <= _MOST_DRAWS
 
 
 def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:
-    x, y = split_batch(next(iter(run.loader(task.test))))
+    data = task.validation if _has_windows(task) else task.test  # what the network itself sees
+    x, y = split_batch(next(iter(run.loader(data))))
     cost = asdict(cost_of(trained.predictor, x, y, trained.likelihood))
     relative = recipe.relative_cost()
     if relative is not None:
         cost["flops_formula"] = relative.flops * forward_flops(run.new_model(task), x)
     return cost
+
+
+def _has_windows(task: Task) -> bool:
+    return task.preparation is not None and task.preparation.window is not None

@@ -33,6 +33,10 @@ _RESAMPLES, _NUMBERS = 4000, 40_000_000  # resamples, and the most numbers that 
 _ROUNDING = 1e-12
 
 
+Over = Literal["seeds", "examples", "patients"]
+_UNITS = {"examples": "test examples", "patients": "patients of the test set"}
+
+
 @dataclass(frozen=True)
 class Gain:
     """How much lower the NLL of one method is than that of another.
@@ -41,14 +45,14 @@ class Gain:
         mean: the difference.
         low: the lower end of its interval; None if there is nothing to compute one from.
         high: the upper end of its interval.
-        over: what the interval is taken over: the seeds, or the test examples.
+        over: what the interval is taken over: the seeds, the test examples, or the patients of the test set.
         n: how many of them there are.
     """
 
     mean: float
     low: float | None
     high: float | None
-    over: Literal["seeds", "examples"]
+    over: Over
     n: int
 
     @property
@@ -124,6 +128,7 @@ class _Comparison:
     ) -> None:
         self.logits = results.get("task", {}).get("kind") != "regression"
         self.nlls, self.scores = nlls, scores
+        self.unit: Over = "patients" if results.get("task", {}).get("patients") else "examples"
         costs = {method["name"]: _costs(method) for method in results["methods"]}
         unit = costs.get(priced_by or "", {})
         self.prices = {
@@ -203,8 +208,8 @@ class _Comparison:
         if pair[0] is not None and pair[1] is not None and len(pair[0][0]) == len(pair[1][0]):
             differences, weights = pair[0][0] - pair[1][0], pair[0][1]
             if np.isfinite(differences).all() and weights.sum() > 0:
-                return _over_examples(differences, weights, level)
-        return Gain(means[0] - means[1], None, None, "examples", 0)
+                return _over_examples(differences, weights, level, self.unit)
+        return Gain(means[0] - means[1], None, None, self.unit, 0)
 
     def _price(self, name: str) -> float:
         price = self.prices[name]
@@ -266,25 +271,30 @@ def _over_seeds(differences: Sequence[float], level: float) -> Gain:
     return Gain(span.mean, span.low, span.high, "seeds", len(differences))
 
 
-def _over_examples(differences: NDArray[np.float64], weights: NDArray[np.float64], level: float) -> Gain:
-    """The percentiles of the weighted mean difference over resamples of the test inputs; none for too few inputs."""
+def _over_examples(
+    differences: NDArray[np.float64], weights: NDArray[np.float64], level: float, unit: "Over" = "examples"
+) -> Gain:
+    """The percentiles of the weighted mean difference over resamples of the test inputs; none for too few inputs.
+
+    The scores of a patient's inputs come as one, so that whole patients are drawn again.
+    """
     n, products = len(differences), differences * weights
     mean = float(products.sum() / weights.sum())
     if n < _FEWEST:
-        return Gain(mean, None, None, "examples", n)
+        return Gain(mean, None, None, unit, n)
     source = np.random.default_rng(0)
     means = np.empty(max(1000, min(_RESAMPLES, _NUMBERS // n)))
     for index in range(len(means)):
         rows = source.integers(n, size=n)
         means[index] = products[rows].sum() / max(weights[rows].sum(), 1e-300)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Gain(mean, float(low), float(high), "examples", n)
+    return Gain(mean, float(low), float(high), unit, n)
 
 
 def _largest(name: str, gain: Gain, comparisons: int) -> list[str]:
     """What the largest gain is, where none is significant."""
     if not gain.mean > 0:
-        alone = " Each method was trained with one seed only." if gain.over == "examples" else ""
+        alone = " Each method was trained with one seed only." if gain.over != "seeds" else ""
         return [f"No method has a lower NLL.{alone}"]
     largest = f"The largest gain in NLL is that of {name}: {_number(gain.mean, gain)} ({_interval(gain)})."
     return [largest, *_about_interval(gain, comparisons)]
@@ -299,8 +309,8 @@ def _about_interval(gain: Gain, comparisons: int) -> list[str]:
         few = " With so few seeds only a large gain can be significant." if gain.n < 4 else ""
         return [f"The interval is one of 95 %{methods} over {gain.n} seeds.{few}"]
     return [
-        f"The interval is one of 95 %{methods} over the {gain.n:,} test examples (bootstrap). Each method was trained "
-        "with one seed only, so another seed may give another gain."
+        f"The interval is one of 95 %{methods} over the {gain.n:,} {_UNITS[gain.over]} (bootstrap). Each method was "
+        "trained with one seed only, so another seed may give another gain."
     ]
 
 

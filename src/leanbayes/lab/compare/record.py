@@ -3,6 +3,7 @@
     runs/<method>-<seed>.json       what one training gave, or why it failed; it is written after the other files of
                                     the run, so that a run with this file is complete
     models/<method>-<seed>.lb       the trained predictor
+    cases/<method>-<seed>.csv       the scores of each test case
     arrays/<method>.safetensors     the arrays behind the figures, of the first seed that was trained
     checkpoints/<method>-<seed>/    how far a training is; it is removed when the run is complete
     comparison.json                 what the comparison is about, written before the first training begins
@@ -23,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from leanbayes._files import discard, read_tensors, sweep, write_tensors, write_text
+from leanbayes._files import discard, read_tensors, sweep, write_bytes, write_tensors, write_text
 from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError
 from leanbayes.lab.compare.equivalents import equivalents
 from leanbayes.lab.compare.judging import Judgement
@@ -72,7 +74,7 @@ class Record:
                 f"{folder / 'results.json'} belongs to no comparison that this version can continue, because there are "
                 f"no files in {folder / 'runs'}; give another folder"
             )
-        for name in ("runs", "models", "arrays"):
+        for name in ("runs", "models", "arrays", "cases"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         if not known.exists() and is_main_process():
             write_text(known, json.dumps({"kind": "comparison"} | self._identity(), indent=1))
@@ -103,6 +105,9 @@ class Record:
         if judgement.arrays:
             self._write_arrays(name, judgement.arrays)
         measured: dict[str, Any] = {"metrics": judgement.metrics, "cost": judgement.cost, "scales": judgement.scales}
+        if judgement.by_case:
+            measured["by_case"] = judgement.by_case
+            write_bytes(self.folder / "cases" / f"{file_name(name)}-{seed}.csv", judgement.cases.encode())
         if judgement.nll_by_members:
             measured["nll_by_members"] = judgement.nll_by_members
         self._write_run(name, recipe, seed, measured | {"layers": layers, "error": None})
@@ -174,7 +179,7 @@ class Record:
         write_tensors(self._arrays_file(name), tensors, {"kind": "arrays", "format": FORMAT})
 
     def _scores(self, name: str) -> Scores | None:
-        """The NLL of each test input and its weight; None for a method whose arrays do not have them."""
+        """The NLL of each test input or patient, and its weight; None for a method whose arrays do not have them."""
         try:
             _, arrays = read_tensors(self._arrays_file(name), "arrays", FORMAT)
         except (LeanBayesError, OSError):
@@ -183,7 +188,8 @@ class Record:
         if any(part is None for part in parts):
             return None
         nll, weight = (np.asarray(part.tolist(), np.float64) for part in parts if part is not None)
-        return nll, weight
+        patients = arrays.get(f"{name}/input_patient")
+        return (nll, weight) if patients is None else _by_patient(nll, weight, patients)
 
     def _write_run(self, name: str, recipe: Recipe, seed: int, outcome: Mapping[str, Any]) -> None:
         run = {
@@ -308,6 +314,15 @@ def _check_names(recipes: Mapping[str, Recipe]) -> None:
         other = by_file.setdefault(file_name(name), name)
         if other != name:
             raise InputError(f"the methods {other!r} and {name!r} would share their files; rename one of them")
+
+
+def _by_patient(nll: NDArray[np.float64], weight: NDArray[np.float64], patients: Tensor) -> Scores:
+    """Return the mean NLL of each patient, and the weight of all inputs of this patient together."""
+    numbers = np.asarray(patients.tolist(), np.int64)
+    weights: NDArray[np.float64] = np.bincount(numbers, weights=weight).astype(np.float64)
+    sums = np.bincount(numbers, weights=nll * weight)
+    seen = np.bincount(numbers) > 0
+    return sums[seen] / np.maximum(weights[seen], 1e-300), weights[seen]
 
 
 def _by_method_and_seed(methods: Mapping[str, Mapping[str, Any]], metric: str) -> dict[str, dict[int, float | None]]:

@@ -150,11 +150,18 @@ def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, An
             **{name: length(getattr(task, name)) for name in ("train", "validation", "test")},
             "shifted": {name: length(data) for name, data in task.shifted.items()},
             "fingerprint": fingerprint(task),
+            **_patients(task),
         },
         "about": dict(about),
         "budget": asdict(protocol.budget),
         "samples": protocol.samples,
     }
+
+
+def _patients(task: Task) -> dict[str, int]:
+    """Return how many patients the test set has; nothing if it does not know them."""
+    cases = getattr(task.test, "cases", None)
+    return {"patients": len(set(cases.patients))} if cases is not None and cases.patients else {}
 
 
 def _watcher(watch: Watch | None, method: str, seed: int) -> Callable[[str, int, int], None] | None:

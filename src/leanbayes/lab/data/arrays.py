@@ -92,16 +92,18 @@ def array_sets(arrays: Mapping[str, Array], path: Path) -> dict[str, tuple[Array
     return sets
 
 
-def as_inputs(x: Array, what: str) -> Tensor:
+def as_inputs(x: Array, what: str, volumes: bool = False) -> Tensor:
     """Convert an array of inputs to a tensor.
 
     Features become (N, F) in float64, and images become (N, channels, height, width). Images of bytes stay bytes; all
     others become float32, and 16-bit integers become numbers in [0, 1]. If an array of images has four axes, the
-    smaller of the axes 1 and 3 holds the channels.
+    smaller of the axes 1 and 3 holds the channels. Volumes become (N, channels, depth, height, width).
 
     Args:
         x: the array.
         what: what the array is called in errors.
+        volumes: whether an array of four axes holds volumes (N, D, H, W). An array of five, (N, C, D, H, W), always
+            does.
     """
     if x.dtype.kind not in "buif":
         raise InputError(f"{what} must hold numbers, got {x.dtype}; save numbers")
@@ -110,12 +112,16 @@ def as_inputs(x: Array, what: str) -> Tensor:
         raise InputError(f"{what} has NaN or infinite values, first in row {row}; fill them or remove the row")
     if x.ndim in (1, 2):
         return torch.from_numpy(x.astype(np.float64).reshape(len(x), -1))
-    if x.ndim == 4 and x.shape[3] <= x.shape[1]:
+    if x.ndim == 4 and volumes:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] <= x.shape[1]:
         x = x.transpose(0, 3, 1, 2)
     elif x.ndim == 3:
         x = x[:, None]
-    elif x.ndim != 4:
-        raise InputError(f"{what} must be (N, features), (N, H, W), (N, H, W, C) or (N, C, H, W), got {x.shape}")
+    elif x.ndim not in (4, 5):
+        raise InputError(
+            f"{what} must be (N, features), (N, H, W), (N, H, W, C), (N, C, H, W) or (N, C, D, H, W), got {x.shape}"
+        )
     if x.dtype != np.uint8:
         x = x.astype(np.float32) / (65535 if x.dtype == np.uint16 else 1)
     return torch.from_numpy(np.ascontiguousarray(x))

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 SUFFIXES = frozenset([".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm"])
-Size = tuple[int, int]  # height, width
+Size = tuple[int, ...]  # height, width; or depth, height, width
 Track = Callable[[Sequence[Any], str], Iterable[Any]]
 """A function that yields the items of a sequence and may show the progress: ``rich.progress.track`` is one."""
 
@@ -36,7 +36,7 @@ MOST_PIXELS = 80_000_000
 # Pillow recognises a file by its content. Of its decoders, the one for EPS starts Ghostscript, which runs programs, so
 # only the decoders of the suffixes above are allowed.
 _FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "TIFF", "WEBP", "PPM")
-_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N")
+_GREY = ("1", "L", "LA", "La", "F", "I", "I;16", "I;16L", "I;16B", "I;16N")
 _DEEP = 65535  # white in 16 bits
 _MEMORY = 2**29  # bytes of pixels that one set may keep in memory
 
@@ -84,7 +84,8 @@ def read_picture(path: Path, convert: Callable[[Image.Image], Image.Image]) -> I
 def read_image(path: Path, channels: int, size: Size | None = None) -> Tensor:
     """Read an image file as a tensor of shape (channels, height, width).
 
-    Files of 8 bits give bytes, and files of 16 bits give numbers in [0, 1]. Transparent pixels become black.
+    Files of 8 bits give bytes, files of 16 bits give numbers in [0, 1], and floating-point numbers stay as they are.
+    Transparent pixels become black.
 
     Args:
         path: the image file.
@@ -198,14 +199,16 @@ def _header(path: Path) -> Image.Image:
 
 
 def _plain(image: Image.Image, path: Path, channels: int) -> Image.Image:
-    """Convert an image to the mode L or RGB, or to F in [0, 1] if it is grey and has 16 bits."""
+    """Convert an image to the mode L or RGB, to F in [0, 1] if it is grey and has 16 bits, or keep the mode F."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.float32) / _DEEP
         if values.min() < 0 or values.max() > 1:
             raise InputError(f"image {path} has values outside 0 to {_DEEP}; save it with 8 or 16 bits a pixel")
         return Image.fromarray(values)
     if image.mode == "F":
-        raise InputError(f"image {path} holds floating-point numbers; save it with 8 or 16 bits, or give an .npz")
+        if not np.isfinite(np.asarray(image)).all():
+            raise InputError(f"image {path} has NaN or infinite values; fill them, or remove the image")
+        return image.copy()
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image)

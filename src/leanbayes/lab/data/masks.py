@@ -1,6 +1,6 @@
 """Segmentation data: folders of images and folders of masks, which belong together by the names of their files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,13 @@ from leanbayes.errors import InputError
 from leanbayes.lab.data.images import Size, TensorCache, Track, image_files, image_size, read_picture, untracked
 from leanbayes.lab.data.splits import SPLITS, split_folders
 
-__all__ = ["MaskFiles", "label_count", "mask_folders", "mask_pairs"]
+__all__ = ["MaskFiles", "RatedFiles", "empty_masks", "label_count", "mask_folders", "mask_pairs", "rated_files"]
 
 _ENDINGS = ("", "_segmentation", "_mask", "_label", "_labels", "_gt")  # what a mask's name may add to its image's
+_MOST_CLASSES = 200  # more values than this are no classes: the mask is a picture with grey levels
 _SUPERPIXELS = "_superpixels"  # ISIC keeps these pictures among the images
+
+RatedImage = tuple[Path, list[Path | None]]  # an image, and its mask by each rater
 
 _LAYOUTS = (  # folders of images and of masks; {0} is a name of a set, such as "val", and {1} is it with a capital
     ("images/{0}", "masks/{0}"),
@@ -66,14 +69,98 @@ def mask_pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
         raise InputError(f"{images} has no images; add them, or give another folder")
     pairs = []
     for stem, image in image_of.items():
-        matching = [mask_of.pop(stem + ending) for ending in _ENDINGS if stem + ending in mask_of]
-        if len(matching) != 1:
-            what = f"two masks, {matching[0].name} and {matching[1].name}," if matching else "no mask"
-            raise InputError(f"image {image} has {what} in {masks}; its mask would be called {Path(stem).name}.png")
-        pairs.append((image, matching[0]))
+        mask = _mask_of(stem, image, mask_of, masks)
+        if mask is None:
+            raise InputError(f"image {image} has no mask in {masks}; its mask would be called {Path(stem).name}.png")
+        pairs.append((image, mask))
     if mask_of:
         raise InputError(f"mask {next(iter(mask_of.values()))} has no image in {images}; add it or remove the mask")
     return pairs
+
+
+def rated_files(images: Path, sets: Mapping[str, Path], raters: Sequence[Path]) -> dict[str, list[RatedImage]]:
+    """Return each image of each set with its mask by each rater; None stands for a rater who has not segmented it.
+
+    Args:
+        images: the folder of all images.
+        sets: the folder of each set, which is ``images`` or lies in it.
+        raters: the folder of each rater. A mask lies there under the path that its image has in ``images``.
+    """
+    mask_of: list[dict[str, Path]] = []
+    for folder in raters:
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder} of a rater; give one that exists")
+        mask_of.append(_by_stem(image_files(folder), folder))
+        if not mask_of[-1]:
+            raise InputError(f"the rater {folder} has no case; add masks, or leave this rater out")
+    rated: dict[str, list[RatedImage]] = {}
+    for name, top in sets.items():
+        rated[name] = []
+        for image in image_files(top):
+            stem = image.relative_to(images).with_suffix("").as_posix()
+            masks = [_mask_of(stem, image, *pair) for pair in zip(mask_of, raters, strict=True)]
+            if not any(masks):
+                raise InputError(f"image {image} has no mask of any rater; add one, or remove the image")
+            rated[name].append((image, masks))
+    if not any(rated.values()):
+        raise InputError(f"{images} has no images; add them, or give another folder")
+    for left, folder in zip(mask_of, raters, strict=True):
+        for mask in left.values():
+            raise InputError(f"mask {mask} of the rater {folder} has no image in {images}; add it or remove the mask")
+    return rated
+
+
+class RatedFiles:
+    """The masks of several raters, which are found by the index of their image: (raters, height, width) in bytes.
+
+    The constructor reads every file, so that it finds damaged ones at once. The masks stay in memory if they are small
+    enough together. The mask of a rater who has not segmented an image is zero.
+
+    Attributes:
+        present: which rater has segmented which image, (N, raters).
+        first_with: for each value in the masks, the first file that has it.
+        binary: whether the masks hold 0 for no and 255 for yes; 255 then becomes class 1.
+        empty: the images in which no rater has marked anything.
+    """
+
+    def __init__(self, rated: Sequence[RatedImage], size: Size, track: Track = untracked) -> None:
+        self.rated, self.size, self.binary = list(rated), size, False
+        self.present = torch.tensor([[mask is not None for mask in masks] for _, masks in rated])
+        self.first_with: dict[int, Path] = {}
+        self.empty: list[Path] = []
+        self.cache = TensorCache()
+        for image, masks in track(self.rated, "reading masks"):
+            labels = self._read(image, masks)
+            for mask, values in zip(masks, labels, strict=True):
+                for value in [] if mask is None else values.unique().tolist():
+                    self.first_with.setdefault(value, mask)
+            if not labels.any():
+                self.empty.append(image)
+            self.cache.add(labels)
+
+    def __len__(self) -> int:
+        return len(self.rated)
+
+    def __getitem__(self, index: int) -> Tensor:
+        cached = self.cache[index]
+        labels = self._read(*self.rated[index]) if cached is None else cached
+        return labels.masked_fill(labels == 255, 1) if self.binary else labels
+
+    def _read(self, image: Path, masks: Sequence[Path | None]) -> Tensor:
+        """Read the masks of all raters of one image; in bytes, if all values fit."""
+        absent = torch.zeros(self.size, dtype=torch.uint8)
+        labels = torch.stack([absent if mask is None else _read_labels(mask, image, self.size) for mask in masks])
+        return labels.to(torch.uint8) if 0 <= labels.min() <= labels.max() < 256 else labels
+
+
+def empty_masks(empty: Sequence[Path], of: int) -> list[str]:
+    """Return a remark if masks mark nothing, which is right for healthy people only."""
+    if not empty:
+        return []
+    return [
+        f"{len(empty)} of {of} masks are empty, the first is that of {empty[0]}; Dice counts such a case as 1 if the "
+        "prediction is empty too, and else as 0"
+    ]
 
 
 class MaskFiles:
@@ -86,14 +173,18 @@ class MaskFiles:
         pairs: the image file and the mask file of each example.
         first_with: for each value in the masks, the first file that has it.
         binary: whether the masks hold 0 for no and 255 for yes; 255 then becomes class 1.
+        empty: the masks that are zero everywhere.
     """
 
     def __init__(self, pairs: Sequence[tuple[Path, Path]], size: Size, track: Track = untracked) -> None:
         self.pairs, self.size, self.binary = list(pairs), size, False
         self.first_with: dict[int, Path] = {}
+        self.empty: list[Path] = []
         self.cache = TensorCache()
         for image, mask in track(self.pairs, "reading masks"):
             labels = _read_labels(mask, image, size)
+            if not labels.any():
+                self.empty.append(mask)
             for value in labels.unique().tolist():
                 self.first_with.setdefault(value, mask)
             self.cache.add(labels.to(torch.uint8) if 0 <= labels.min() <= labels.max() < 256 else labels)
@@ -133,11 +224,29 @@ def label_count(train: dict[int, Path], others: Sequence[dict[int, Path]], ignor
             f"masks hold {len(values)} values from {min(values)} to {largest} (as in {train[largest]}), not classes; "
             f"save them as 0, 1, 2, ... or as 0 and 255, or give a value to leave out, such as ignore={largest}"
         )
+    if len(allowed) > _MOST_CLASSES:
+        raise InputError(
+            f"masks hold {len(values)} values up to {max(values)} (as in {train[max(values)]}), which are grey levels "
+            "of a picture or of smoothed edges, not classes; save them as 0, 1, 2, ... or as 0 and 255"
+        )
     for other in others:
         for value, path in other.items():
             if value not in allowed and value != ignore:
                 raise InputError(f"mask {path} has the class {value}, which is unseen in the training masks; remove it")
     return (2 if binary else len(allowed)), binary
+
+
+def _mask_of(stem: str, image: Path, mask_of: dict[str, Path], folder: Path) -> Path | None:
+    """Take the mask of an image out of the masks of a folder; None if there is none, and two are an error."""
+    matching = [mask_of.pop(stem + ending) for ending in _ENDINGS if stem + ending in mask_of]
+    if len(matching) > 1:
+        raise InputError(
+            f"image {image} has two masks, {matching[0].name} and {matching[1].name}, in {folder}; its mask would be "
+            f"called {Path(stem).name}.png"
+        )
+    if matching and matching[0].suffix.lower() in (".jpg", ".jpeg"):
+        raise InputError(f"mask {matching[0]} is a JPEG, which changes class indices near edges; save the masks as PNG")
+    return matching[0] if matching else None
 
 
 def _by_stem(files: Sequence[Path], folder: Path) -> dict[str, Path]:

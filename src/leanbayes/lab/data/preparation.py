@@ -37,12 +37,16 @@ class Preparation:
         mean: the mean of the training inputs, one number for each channel or feature. Bytes count as numbers in [0, 1].
         std: the standard deviations of the training inputs, by which inputs are divided.
         classes: the names of the classes or labels, in the order of the outputs.
-        size: the height and width of images; None for features.
+        size: the height and width of images, or the depth, height and width of volumes; None for features.
         resize: whether images of another size are resized. Otherwise they are refused.
         features: the names of the columns, in the order of the inputs.
         target_mean: the mean of the training targets of a regression. The model learns (y − mean)/std.
         target_std: the standard deviation of the training targets of a regression.
         ignore: the value of mask pixels that do not count.
+        window: the sides of the windows that the model sees of larger images; it then equals ``size``, and images may
+            have any size. None if the model sees whole images.
+        spacing: the distance of two voxels along each axis in millimetres, for scans that know it.
+        resample: whether scans of another spacing are brought to it. Otherwise they are refused.
     """
 
     kind: Kind
@@ -55,6 +59,9 @@ class Preparation:
     target_mean: tuple[float, ...] = ()
     target_std: tuple[float, ...] = ()
     ignore: int | None = None
+    window: Size | None = None
+    spacing: tuple[float, ...] | None = None
+    resample: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -66,8 +73,14 @@ class Preparation:
             raise InputError("a preparation has either a size of images or names of features; give one of them")
         if self.size is not None and not _is_possible(self.size):
             raise InputError(
-                f"size must be a height and a width of at most {MOST_PIXELS} pixels together, got {self.size}"
+                "size must be two or three sides of images or volumes, of at most "
+                f"{MOST_PIXELS} pixels together, got {self.size}"
             )
+
+        if self.window is not None and self.window != self.size:
+            raise InputError(f"the model sees windows {self.window}, so its size must be the same, got {self.size}")
+        if self.spacing is not None and (len(self.spacing) != len(self.size or ()) or not _are_distances(self.spacing)):
+            raise InputError(f"spacing must be a positive number for each side of {self.size}, got {self.spacing}")
 
     @property
     def outputs(self) -> int:
@@ -82,13 +95,14 @@ class Preparation:
         """What a model must know about the data, as arguments of `leanbayes.lab.models.model_named`."""
         if self.size is None:
             return {"in_features": len(self.mean), "classes": self.outputs}
-        numbers = len(self.mean) * self.size[0] * self.size[1]
+        numbers = len(self.mean) * math.prod(self.size)
         return {"in_channels": len(self.mean), "size": self.size, "in_features": numbers, "classes": self.outputs}
 
     def standardise(self, values: Tensor) -> Tensor:
         """Return (values − mean)/std in float32, for one input or a batch."""
         x = values / 255 if values.dtype == torch.uint8 else values
-        shape = (-1,) if self.size is None else (-1, 1, 1)
+        x = x if x.is_floating_point() else x.float()
+        shape = (-1, *(1 for _ in self.size or ()))
         mean, std = (torch.tensor(numbers, dtype=x.dtype).view(shape) for numbers in (self.mean, self.std))
         return ((x - mean) / std).float()
 
@@ -162,9 +176,13 @@ class Preparation:
         name = "x" if "x" in arrays or len(arrays) != 1 else next(iter(arrays))
         if name not in arrays:
             raise InputError(f"{path} holds {sorted(arrays)}; name the array of inputs x")
-        values = as_inputs(arrays[name], f"array {name!r} of {path}")
+        volumes = len(self.size or ()) == 3
+        values = as_inputs(arrays[name], f"array {name!r} of {path}", volumes and arrays[name].ndim == 4)
         shape = (len(self.mean), *(self.size or ()))
-        if values.shape[1:] != shape or not len(values):
+        fits = values.shape[1:] == shape
+        if self.window is not None:  # images may have any size
+            fits = values.shape[1] == shape[0] and values.dim() == 1 + len(shape)
+        if not fits or not len(values):
             raise InputError(f"inputs of {path} have shape {tuple(values.shape)}, but the model takes (N, *{shape})")
         return values
 
@@ -174,7 +192,7 @@ class Preparation:
     def _images(self, files: list[Path], top: Path) -> Iterator[tuple[str, Tensor]]:
         for file in files:
             pixels = read_image(file, len(self.mean), self.size if self.resize else None)
-            if pixels.shape[1:] != self.size:
+            if self.window is None and pixels.shape[1:] != self.size:
                 raise InputError(f"image {file} is {_by(pixels.shape[1:])}, but the model takes {_by(self.size or ())}")
             yield file.relative_to(top).as_posix(), self.standardise(pixels)
 
@@ -209,5 +227,9 @@ def _by(size: Iterable[int]) -> str:
 
 def _is_possible(size: Size) -> bool:
     """Return whether a size, which may come from a file, is one that an image can have."""
-    whole = len(size) == 2 and all(isinstance(side, int) and not isinstance(side, bool) for side in size)
-    return whole and min(size) > 0 and size[0] * size[1] <= MOST_PIXELS
+    whole = len(size) in (2, 3) and all(isinstance(side, int) and not isinstance(side, bool) for side in size)
+    return whole and min(size) > 0 and math.prod(size) <= MOST_PIXELS
+
+
+def _are_distances(spacing: tuple[float, ...]) -> bool:
+    return all(isinstance(step, float | int) and math.isfinite(step) and step > 0 for step in spacing)

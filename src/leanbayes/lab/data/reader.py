@@ -6,6 +6,7 @@ from pathlib import Path
 
 from leanbayes.lab.data.images import Size, Track, untracked
 from leanbayes.lab.data.preparation import Kind
+from leanbayes.lab.data.rated import Rating
 from leanbayes.lab.data.source import Source
 
 __all__ = ["ReadOptions", "Reader"]
@@ -20,6 +21,12 @@ class ReadOptions:
     target: str | None = None
     size: Size | None = None
     ignore: int | None = None
+    raters: tuple[Path, ...] | None = None
+    rating: Rating | None = None
+    groups: str | None = None
+    window: Size | None = None
+    patches: int | None = None
+    spacing: tuple[float, ...] | None = None
     seed: int = 0
     track: Track = untracked
 

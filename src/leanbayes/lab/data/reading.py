@@ -1,5 +1,7 @@
 """`read` finds the reader for the data of a user, and checks that the options suit it."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -7,10 +9,14 @@ from leanbayes._catalogue import Catalogue
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data.images import Size, Track, untracked
 from leanbayes.lab.data.preparation import Kind
+from leanbayes.lab.data.rated import Rating
 from leanbayes.lab.data.reader import Reader, ReadOptions
 from leanbayes.lab.data.source import Source
+from leanbayes.lab.data.windows import windowed
 
 __all__ = ["READERS", "read"]
+
+_PATCHES = 4  # windows of each image in an epoch
 
 READERS: Catalogue[Reader] = Catalogue(
     "data reader",
@@ -29,10 +35,16 @@ def read(
     target: str | None = None,
     size: int | Size | None = None,
     ignore: int | None = None,
+    raters: Sequence[Path | str] | None = None,
+    rating: Rating | None = None,
+    groups: str | None = None,
+    window: Sequence[int] | None = None,
+    patches: int | None = None,
+    spacing: Sequence[float] | None = None,
     seed: int = 0,
     track: Track = untracked,
 ) -> Source:
-    """Read a user's own data: a folder of class folders, a folder of images with masks, an .npz file or a CSV file.
+    """Read a user's own data: a folder of class folders, of images or scans with masks, an .npz file or a CSV file.
 
     Folders named train, validation (or val) and test, or arrays named x_train, y_train and so on, say which examples
     belong to which set. Missing sets are drawn class by class: 15 % for validation and 15 % for the test. Inputs, and
@@ -47,6 +59,16 @@ def read(
         target: the column of a CSV file that is predicted. All other columns are features.
         size: (height, width) to which images are resized, or one number for both. By default all must be alike.
         ignore: the value of mask pixels that do not count.
+        raters: a folder of masks for each rater, instead of ``masks``. A rater may lack images.
+        rating: how several raters are learnt from: "random" (a random rater in each step) or "all".
+        groups: whose each example is: a CSV file of names and patients, or a pattern in the names of the files (see
+            `leanbayes.lab.data.patients.patients_from`). For a table it is the column of the patients. No patient is
+            then in two sets.
+        window: the sides of the windows on which segmentation is trained. Whole images are then predicted by sliding
+            windows, and may differ in size.
+        patches: how many windows of each image an epoch has, by default 4.
+        spacing: the distance of voxels in millimetres (right, front, up) to which scans are brought. By default all
+            must have one spacing.
         seed: decides which examples are drawn for missing sets.
         track: shows the progress of reading images, such as ``rich.progress.track``.
     """
@@ -56,8 +78,26 @@ def read(
     if not where.exists():
         raise FileError(f"there is no file or folder {where}; check the path")
     reader = _reader_for(where)
-    options = ReadOptions(kind, None if masks is None else Path(masks), target, _sides(size), ignore, seed, track)
-    for name in ("masks", "target", "size", "ignore"):
+    options = ReadOptions(
+        kind=kind,
+        masks=None if masks is None else Path(masks),
+        target=target,
+        size=_sides(size),
+        ignore=ignore,
+        raters=None if raters is None else tuple(map(Path, raters)),
+        rating=rating,
+        groups=groups,
+        window=None if window is None else tuple(window),
+        patches=patches,
+        spacing=None if spacing is None else _distances(spacing),
+        seed=seed,
+        track=track,
+    )
+    if rating is not None and rating not in get_args(Rating):
+        raise UnknownName.of("rating", rating, get_args(Rating))
+    if masks is not None and raters is not None:
+        raise InputError("masks= and raters= are both given; the masks of several raters need raters= only")
+    for name in ("masks", "target", "size", "ignore", "raters", "rating", "groups", "window", "patches", "spacing"):
         value = getattr(options, name)
         if value is not None and name not in reader.takes:
             shown = size if name == "size" else value
@@ -66,6 +106,10 @@ def read(
     source = reader.read(where, options)
     if ignore is not None and source.preparation.kind != "pixels":
         raise InputError(f"ignore={ignore} is for masks only; leave it out for {where}")
+    if options.window is not None:
+        return windowed(source, options.window, _PATCHES if patches is None else patches, seed)
+    if patches is not None:
+        raise InputError(f"patches={patches} is the number of windows of an image; give their size with window=")
     return source
 
 
@@ -75,6 +119,13 @@ def _reader_for(path: Path) -> Reader:
             return reader
     forms = ", ".join(reader.form for reader in READERS.values())
     raise InputError(f"cannot learn from {path}; give one of: {forms}")
+
+
+def _distances(spacing: Sequence[float]) -> tuple[float, ...]:
+    steps = tuple(float(step) for step in spacing)
+    if len(steps) != 3 or not all(0 < step < math.inf for step in steps):
+        raise InputError(f"spacing must be three positive numbers in millimetres, got {' '.join(map(str, spacing))}")
+    return steps
 
 
 def _sides(size: int | Size | None) -> Size | None:

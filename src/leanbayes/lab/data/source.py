@@ -1,6 +1,6 @@
 """A source: three sets of examples with one preparation, which become a task together with a model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from leanbayes._calls import prediction_tensor
 from leanbayes.errors import ShapeMismatch
 from leanbayes.lab.data.arrays import Array, as_inputs
+from leanbayes.lab.data.patients import one_case_each
 from leanbayes.lab.data.preparation import Kind, Preparation, statistics
 from leanbayes.lab.data.splits import SPLITS, complete
 from leanbayes.lab.data.targets import class_values, targets_of
@@ -20,7 +21,7 @@ from leanbayes.lab.data.task import Task
 from leanbayes.lab.models import model_named
 from leanbayes.likelihood import Likelihood, usual_likelihood
 
-__all__ = ["Examples", "Source", "from_arrays", "likelihood_for", "source_of"]
+__all__ = ["Cases", "Examples", "Numbered", "Source", "divided_rows", "from_arrays", "likelihood_for", "source_of"]
 
 _ROWS_AT_A_TIME = 1024  # statistics convert bytes to floats, and must not do so for all rows at once
 
@@ -32,11 +33,42 @@ class Numbered(Protocol):
     def __getitem__(self, index: int, /) -> Tensor: ...
 
 
-class Examples(Dataset[tuple[Tensor, Tensor]]):
-    """Pairs (x, y) of an input and its target. An input is prepared when it is asked for."""
+@dataclass(frozen=True)
+class Cases:
+    """What the examples of a set are called, and whose they are.
 
-    def __init__(self, inputs: Numbered, targets: Numbered, preparation: Preparation) -> None:
-        self.inputs, self.targets, self.preparation = inputs, targets, preparation
+    Args:
+        names: the name of each example, such as that of its file.
+        patients: the patient of each example; empty if patients are not known, and each example then stands alone.
+    """
+
+    names: tuple[str, ...]
+    patients: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.patients and len(self.patients) != len(self.names):
+            raise ShapeMismatch(f"need one patient for each name, got {len(self.patients)} and {len(self.names)}")
+
+    @classmethod
+    def of(cls, names: Sequence[str], patient: Callable[[str], str] | None) -> "Cases":
+        """Return the cases of these names, with the patients that a function gives them."""
+        return cls(tuple(names), () if patient is None else tuple(map(patient, names)))
+
+
+class Examples(Dataset[tuple[Tensor, Tensor]]):
+    """Pairs (x, y) of an input and its target. An input is prepared when it is asked for.
+
+    Args:
+        inputs: the inputs.
+        targets: their targets.
+        preparation: how an input is prepared.
+        cases: what the examples are called and whose they are, if that is known.
+    """
+
+    def __init__(
+        self, inputs: Numbered, targets: Numbered, preparation: Preparation, cases: Cases | None = None
+    ) -> None:
+        self.inputs, self.targets, self.preparation, self.cases = inputs, targets, preparation, cases
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -56,6 +88,7 @@ class Source:
         test: the examples that methods are judged on.
         preparation: how inputs and targets were prepared. Save it beside a model, which needs it for new inputs.
         shifted: further examples that differ from the training set, by name; most data sets have none.
+        remarks: what a user should know about the data before training, one sentence each.
     """
 
     name: str
@@ -64,13 +97,20 @@ class Source:
     test: Examples
     preparation: Preparation
     shifted: Mapping[str, Examples] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def usual_model(self) -> str:
-        """The name of the model that is usual for such data: unet for pixels, small_cnn for other images, else mlp."""
+        """The name of the model that is usual for such data: unet for pixels, small_cnn for other images, else mlp.
+
+        For volumes it is monai:UNet for pixels, and encoder3d for classes.
+        """
         if self.preparation.size is None:
             return "mlp"
-        return "unet" if self.preparation.kind == "pixels" else "small_cnn"
+        flat = len(self.preparation.size) == 2
+        if self.preparation.kind == "pixels":
+            return "unet" if flat else "monai:UNet"
+        return "small_cnn" if flat else "encoder3d"
 
     def task(self, model: str | None = None) -> Task:
         """Return the task of learning these data with a model.
@@ -133,6 +173,8 @@ def from_arrays(
     features: tuple[str, ...] = (),
     ignore: int | None = None,
     seed: int = 0,
+    patients: Mapping[str, Sequence[str]] | None = None,
+    volumes: bool = False,
 ) -> Source:
     """Make a source from arrays.
 
@@ -144,13 +186,15 @@ def from_arrays(
         features: the names of the features; by default x0, x1, and so on.
         ignore: the value of mask pixels that do not count.
         seed: decides which examples are drawn from "train" for the missing sets.
+        patients: the patient of each example of each given set. No patient is then in two sets.
+        volumes: whether inputs of four axes are volumes (N, D, H, W).
     """
     y = sets["train"][1]
     groups = class_values(y, path) if kind == "classes" and y.ndim == 1 else [0] * len(y)
-    rows = complete({name: range(len(x)) for name, (x, _) in sets.items()}, groups.__getitem__, seed, path)
+    rows, cases = divided_rows({name: len(x) for name, (x, _) in sets.items()}, groups, seed, path, patients)
     chosen = {name: [part[rows[name]] for part in sets.get(name, sets["train"])] for name in rows}
-    inputs = {name: as_inputs(x, f"the {name} inputs of {path}") for name, (x, _) in chosen.items()}
-    size = (inputs["train"].shape[2], inputs["train"].shape[3]) if inputs["train"].dim() == 4 else None
+    inputs = {name: as_inputs(x, f"the {name} inputs of {path}", volumes) for name, (x, _) in chosen.items()}
+    size = tuple(inputs["train"].shape[2:]) or None
     targets = targets_of(kind, {name: y for name, (_, y) in chosen.items()}, path, size, ignore)
     mean, std = statistics(inputs["train"].split(_ROWS_AT_A_TIME))
     names = () if size else features or tuple(f"x{index}" for index in range(len(mean)))
@@ -165,10 +209,46 @@ def from_arrays(
         target_std=targets.std,
         ignore=ignore,
     )
-    return source_of(path, inputs, targets.sets, plan)
+    return source_of(path, inputs, targets.sets, plan, cases)
 
 
-def source_of(path: Path, inputs: Mapping[str, Numbered], targets: Mapping[str, Numbered], plan: Preparation) -> Source:
+def divided_rows(
+    lengths: Mapping[str, int],
+    groups: Sequence[Hashable],
+    seed: int,
+    path: Path,
+    patients: Mapping[str, Sequence[str]] | None,
+) -> tuple[dict[str, list[int]], dict[str, Cases]]:
+    """Divide the rows of arrays into three sets.
+
+    Args:
+        lengths: how many rows each given set has.
+        groups: the group of each row of "train", from which examples are drawn evenly.
+        seed: decides which rows are drawn.
+        path: the file of the arrays, for errors.
+        patients: the patient of each row of each given set.
+
+    Returns:
+        The rows of each set, and what they are called: the number of a row in its array.
+    """
+    pairs = {name: [(name, row) for row in range(count)] for name, count in lengths.items()}
+    whose = None if patients is None else (lambda pair: patients[pair[0]][pair[1]])
+    sets = complete(pairs, lambda pair: groups[pair[1]] if pair[0] == "train" else 0, seed, path, whose)
+    cases = {
+        name: Cases(tuple(str(row) for _, row in part), () if whose is None else tuple(map(whose, part)))
+        for name, part in sets.items()
+    }
+    return {name: [row for _, row in part] for name, part in sets.items()}, cases
+
+
+def source_of(
+    path: Path,
+    inputs: Mapping[str, Numbered],
+    targets: Mapping[str, Numbered],
+    plan: Preparation,
+    cases: Mapping[str, Cases] | None = None,
+    remarks: Sequence[str] = (),
+) -> Source:
     """Put inputs and targets together as a source.
 
     Args:
@@ -176,8 +256,14 @@ def source_of(path: Path, inputs: Mapping[str, Numbered], targets: Mapping[str, 
         inputs: the inputs of each of the three sets.
         targets: the targets of each of the three sets.
         plan: how the inputs and targets were prepared.
+        cases: what the examples of each set are called, and whose they are.
+        remarks: what a user should know about the data.
     """
-    sets = {name: Examples(inputs[name], targets[name], plan) for name in SPLITS}
+    known = cases or {}
+    sets = {name: Examples(inputs[name], targets[name], plan, known.get(name)) for name in SPLITS}
     full_path = path.resolve()
     name = full_path.name if full_path.is_dir() else full_path.stem
-    return Source(name, sets["train"], sets["validation"], sets["test"], plan)
+    everyone = [patient for of_set in known.values() for patient in of_set.patients]
+    one_each = one_case_each(everyone) if everyone else None
+    told = (*remarks, *([one_each] if one_each else ()))
+    return Source(name, sets["train"], sets["validation"], sets["test"], plan, remarks=told)

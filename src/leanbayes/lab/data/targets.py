@@ -49,13 +49,13 @@ def one_axis(y: Array, kind: Kind | None) -> Array:
 def kind_of(y: Array) -> Kind:
     """Guess the kind of data from an array of targets.
 
-    Targets (N, H, W) are pixels, (N, L) of 0 and 1 are labels, and (N) of integers or texts are classes. All others are
-    numbers.
+    Targets (N, H, W) or (N, D, H, W) are pixels, (N, L) of 0 and 1 are labels, and (N) of integers or texts are
+    classes. All others are numbers.
 
     >>> kind_of(np.array([0, 1])), kind_of(np.array([0.5, 1])), kind_of(np.eye(3))
     ('classes', 'regression', 'labels')
     """
-    if y.ndim == 3:
+    if y.ndim >= 3:
         return "pixels"
     if y.ndim == 2 and np.isin(y, (0, 1)).all():
         return "labels"

@@ -52,9 +52,9 @@ class Run:
             torch.manual_seed(self.seed if seed is None else seed)
             return task.model()
 
-    def loader(self, data: Dataset[Any], shuffle: bool = False) -> DataLoader[Any]:
-        """Cut a data set into batches of the budget's size."""
-        return DataLoader(data, batch_size=self.budget.batch_size, shuffle=shuffle)
+    def loader(self, data: Dataset[Any], shuffle: bool = False, batch_size: int | None = None) -> DataLoader[Any]:
+        """Cut a data set into batches of the budget's size, or of another size."""
+        return DataLoader(data, batch_size=batch_size or self.budget.batch_size, shuffle=shuffle)
 
     def tracked(self, data: Dataset[Any], stage: str) -> "Tracked":
         """Cut a data set into batches for a stage that is not training, and report each of them to the watcher."""

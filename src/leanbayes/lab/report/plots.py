@@ -18,10 +18,12 @@ __all__ = [
     "PALETTE",
     "Point",
     "bin_shares",
+    "doubt_of_cases",
     "histograms",
     "intervals",
     "layers",
     "pooled",
+    "referral",
     "reliability",
     "reliability_bins",
     "risk_coverage",
@@ -131,6 +133,26 @@ def risk_coverage(curves: Sequence[tuple[int, Numbers, Numbers]]) -> Figure:
     axes.set_ylim(bottom=0)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=None))
+    return figure
+
+
+def doubt_of_cases(doubt: Numbers, quality: Numbers, method: int) -> Figure:
+    """Draw the Dice of each case against the doubt about it."""
+    figure, axes = _axes("mean total uncertainty of the case, nats", "Dice of the case", height=2.6)
+    axes.scatter(doubt, quality, s=16, color=PALETTE[method % 6], marker=_MARKERS[method % 6], alpha=0.75, linewidth=0)
+    axes.set(ylim=(-0.02, 1.02))
+    axes.set_xlim(left=0)
+    return figure
+
+
+def referral(curves: Sequence[tuple[int, Numbers]]) -> Figure:
+    """Draw for each method, given as (method, curve), the mean Dice that remains after each number of referrals."""
+    figure, axes = _axes("share of cases referred, least sure first", "mean Dice of the others", height=2.6, width=3.6)
+    for method, curve in curves:
+        share = np.arange(len(curve)) / len(curve)
+        axes.plot(share, curve, color=PALETTE[method % 6], linestyle=_DASHES[method % 6], linewidth=1.7)
+    axes.set(xlim=(0, 1.01))
+    axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     return figure
 
 

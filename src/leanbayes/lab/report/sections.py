@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from leanbayes.lab.report import plots
+from leanbayes.lab.report.cases import cases
 from leanbayes.lab.report.gallery import examples, overlays
 from leanbayes.lab.report.read import Arrays, Numbers
 from leanbayes.lab.report.section import LegendEntry, Panel, Section
@@ -29,6 +30,7 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
         _tradeoff(results, rows),
         _reliability(names, arrays),
         _risk(names, arrays),
+        cases(names, arrays),
         _entropy_of_errors(names, arrays),
         _entropy_of_shifted(names, list(task.get("shifted", {})), arrays),
         _intervals(names, arrays),

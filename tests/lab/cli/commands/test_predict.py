@@ -6,12 +6,14 @@ import json
 import math
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
+from tests.lab.data.scan_makers import ball_tree, dicom
 
 
 def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
@@ -139,3 +141,57 @@ def test_a_saved_model_refuses_what_it_was_not_trained_for(
     model = halves / "run" / "model.lb"
     model.write_bytes(model.read_bytes()[:-100])
     assert "cut short" in complaint(capsys, "predict", "run/model.lb", "new")
+
+
+def test_maps_of_resized_images_have_the_size_of_the_images(squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The maps had the size that the model sees, so nobody could lay them over the images."""
+    monkeypatch.chdir(squares)
+    run("train", "--data", "images", "--masks", "masks", "--size", "8", "--recipe", "layers", "--out", "run", *QUICK)
+    run("predict", "run/model.lb", "images", "--out", "said", "--samples", "3", "--quiet")
+    row = rows_of(squares / "said" / "predictions.csv")[3]
+    classes, total = (np.asarray(Image.open(squares / "said" / f"03_{kind}.png")) for kind in ("classes", "total"))
+    assert classes.shape == total.shape == (16, 16)
+    assert float(row["share(foreground)"]) == pytest.approx(classes.mean(), abs=1e-5)
+    assert 0 <= float(row["draw_disagreement"]) <= 1
+    overlay = np.asarray(Image.open(squares / "said" / "03_overlay.png"))
+    assert overlay.shape == (256, 516, 3)
+
+
+def test_scans_come_back_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From files to maps: turned NIfTI files with voxels that are no cubes, and a DICOM series."""
+    monkeypatch.chdir(tmp_path)
+    ball_tree(tmp_path, 10, ((12, 14, 10), (9, 17, 20)))
+    run(
+        "train", "--data", "images", "--masks", "masks", "--groups", "(p[0-9])_", "--window", "16", "16", "16",
+        "--patches", "6", "--recipe", "layers", "--out", "run", *QUICK, "--epochs", "16", "--lr", "0.01",
+    )  # fmt: skip
+    cases = rows_of(tmp_path / "run" / "cases.csv")
+    assert {"name", "patient", "dice", "hd95", "volume_error", "draw_disagreement"} <= cases[0].keys()
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["by_case"]["over"] == "patients"
+    run("predict", "run/model.lb", "images", "--samples", "3", "--out", "said", "--quiet")
+    rows = rows_of(tmp_path / "said" / "predictions.csv")
+    assert len(rows) == 10
+    scores = []
+    for row in rows:
+        stem = row["name"].removesuffix(".nii.gz")
+        before = nibabel.load(tmp_path / "images" / row["name"])
+        true = np.asarray(nibabel.load(tmp_path / "masks" / row["name"]).dataobj) > 0
+        for kind in ("classes", "total", "aleatoric", "epistemic"):
+            after = nibabel.load(tmp_path / "said" / f"{stem}_{kind}.nii.gz")
+            assert (after.affine == before.affine).all()
+            assert after.shape == before.shape
+        marked = np.asarray(nibabel.load(tmp_path / "said" / f"{stem}_classes.nii.gz").dataobj) > 0
+        scores.append(2 * (marked & true).sum() / (marked.sum() + true.sum()))
+        assert float(row["volume_ml(foreground)"]) == pytest.approx(marked.sum() * 0.7 * 1.3 * 3 / 1000, rel=1e-4)
+        assert (tmp_path / "said" / f"{stem}_overlay.png").is_file()
+    assert np.mean(scores) > 0.5  # in another orientation it would be near 0
+    values = np.random.default_rng(0).integers(980, 1020, (11, 12, 13))
+    dicom(tmp_path / "series", values, spacing=(3.0, 0.7, 1.3))
+    run("predict", "run/model.lb", "series", "--samples", "2", "--out", "told", "--quiet")
+    after = nibabel.load(tmp_path / "told" / "series_total.nii.gz")
+    assert after.shape == values.shape
+    np.testing.assert_allclose(after.affine @ [0, 0, 0, 1], [-10, 20, 5, 1], atol=1e-5)
+    np.testing.assert_allclose(np.diag(after.affine)[:3], [-3.0, -0.7, 1.3], atol=1e-6)
+    record = json.loads((tmp_path / "told" / "predictions.json").read_text())
+    assert record["packages"]["nibabel"]
+    assert record["model_sha256"] == hashlib.sha256((tmp_path / "run" / "model.lb").read_bytes()).hexdigest()

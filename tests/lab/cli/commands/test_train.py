@@ -57,7 +57,7 @@ def test_another_model_is_not_overwritten(rows: Path, capsys: pytest.CaptureFixt
     assert (rows / "run" / "model.lb").read_bytes() != model
     (rows / "run" / "model.lb").write_text("somebody's own file")
     assert "another folder, or --overwrite" in complaint(capsys, *TRAIN)
-    assert {path.name for path in (rows / "run").iterdir()} == {"model.lb", "scores.json"}
+    assert {path.name for path in (rows / "run").iterdir()} == {"cases.csv", "model.lb", "scores.json"}
 
 
 def test_checkpoints_of_another_training_are_not_used(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:

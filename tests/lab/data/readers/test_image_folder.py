@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from leanbayes.errors import FileError, InputError, LeanBayesError
-from leanbayes.lab.data import read
-from tests.lab.data.makers import CLASSES, class_tree, mask_tree, picture
+from leanbayes.evaluation import evaluate
+from leanbayes.lab.data import Raters, read
+from leanbayes.likelihood import Categorical
+from tests.lab.data.makers import CLASSES, class_tree, mask, mask_tree, picture
 
 
 def refused(message: str, path: Path, **options) -> None:
@@ -109,3 +112,73 @@ def test_statistics_are_those_of_training(tmp_path: Path) -> None:
     pixels = np.stack([np.asarray(Image.open(path)) for path in source.train.inputs.paths]) / 255
     np.testing.assert_allclose(source.preparation.mean, [pixels.mean()], rtol=1e-6)
     np.testing.assert_allclose(source.preparation.std, [pixels.std()], rtol=1e-6)
+
+
+def rater_tree(top: Path) -> list[Path]:
+    """images/, and two raters beside it: the second one marks a column more, and has not seen every third image."""
+    mask_tree(top, 18)
+    (top / "masks").rename(top / "r1")
+    for index in range(18):
+        if index % 3:
+            labels = np.zeros((10, 12))
+            labels[:, : 4 + index % 4] = 255
+            mask(top / "r2" / f"i{index}.png", labels)
+    return [top / "r1", top / "r2"]
+
+
+def test_a_folder_for_each_rater(tmp_path: Path) -> None:
+    raters = rater_tree(tmp_path)
+    source = read(tmp_path / "images", raters=raters)
+    assert source.preparation.classes == ("background", "foreground")
+    assert (len(source.train), len(source.validation), len(source.test)) == (12, 3, 3)
+    for part in (source.train, source.validation, source.test):
+        assert isinstance(part.targets, Raters)
+        assert part.cases is not None
+        for row, name in enumerate(part.cases.names):
+            index = int(name[1:-4])
+            masks = part.targets.of(row)
+            assert len(masks) == (2 if index % 3 else 1)
+            widths = masks.sum(2)[:, 0].tolist()
+            assert widths == [3 + index % 4, 4 + index % 4][: len(masks)]
+            assert int(part[row][1][0].sum()) in widths
+    judged = [int(source.test[row][1].sum()) for row in range(3)]
+    assert judged == [int(source.test[row][1].sum()) for row in range(3)]
+    assert (
+        0 <= evaluate(source.task().model(), DataLoader(source.test, 3), likelihood=Categorical()).metrics["dice"] <= 1
+    )
+
+
+def test_all_raters_are_examples_of_their_own(tmp_path: Path) -> None:
+    source = read(tmp_path / "images", raters=rater_tree(tmp_path), rating="all")
+    names = read(tmp_path / "images", raters=[tmp_path / "r1", tmp_path / "r2"]).train.cases.names
+    seen = sum(1 + (int(name[1:-4]) % 3 > 0) for name in names)
+    assert len(source.train) == len([source.train[row] for row in range(len(source.train))]) == seen > 12
+    assert len(source.test) == 3
+    source.task()
+
+
+def test_raters_that_cannot_be_used(tmp_path: Path) -> None:
+    raters = rater_tree(tmp_path)
+    images = tmp_path / "images"
+    refused("there is no folder", images, raters=[tmp_path / "none"])
+    (tmp_path / "empty").mkdir()
+    refused("has no case", images, raters=[raters[0], tmp_path / "empty"])
+    refused("has no mask of any rater", images, raters=[raters[1]])
+    refused("masks= and raters= are both given", images, raters=raters, masks=raters[0])
+    refused("is for several raters", images, masks=raters[0], rating="all")
+    refused("unknown rating", images, raters=raters, rating="both")
+    mask(raters[1] / "other.png", np.zeros((10, 12)))
+    refused("has no image", images, raters=raters)
+
+
+def test_masks_that_are_no_masks(tmp_path: Path) -> None:
+    top = mask_tree(tmp_path / "a", 12)
+    (top / "masks" / "i3.png").rename(top / "masks" / "i3.jpg")
+    refused("is a JPEG", top)
+    (top / "masks" / "i3.jpg").rename(top / "masks" / "i3.png")
+    mask(top / "masks" / "i3.png", np.zeros((10, 12)))
+    assert "1 of 12 masks are empty" in read(top).remarks[0]
+    many = mask_tree(tmp_path / "b", 12)
+    for index in range(12):
+        mask(many / "masks" / f"i{index}.png", np.arange(120).reshape(10, 12) * 2 + index % 2)
+    refused("grey levels", many)

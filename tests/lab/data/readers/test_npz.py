@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from leanbayes.errors import LeanBayesError
-from leanbayes.lab.data import read
+from leanbayes.lab.data import Raters, read
 
 RNG = np.random.default_rng(0)
 
@@ -71,3 +71,35 @@ def test_kinds_that_do_not_suit(tmp_path: Path) -> None:
     refused("ignore=3 is for masks only", path, ignore=3)
     assert read(path, kind="regression").preparation.kind == "regression"
     refused("one-hot rows", saved(tmp_path / "b.npz", x=IMAGES, y=np.ones((40, 3))), kind="classes")
+
+
+def test_several_raters_and_missing_ones(tmp_path: Path) -> None:
+    y = np.zeros((40, 3, 9, 8), np.int16)
+    y[:, :, :4] = 1
+    y[5:, 2] = -1
+    patients = np.arange(40) // 4
+    source = read(saved(tmp_path / "a.npz", x=IMAGES, y=y, patient=patients), rating="all")
+    assert source.preparation.classes == ("0", "1")
+    assert source.train.cases is not None
+    rated = sum(3 if int(name) < 5 else 2 for name in source.train.cases.names)
+    assert len(source.train) == rated
+    assert isinstance(source.test.targets, Raters)
+    assert len(source.test.targets.of(0)) == (3 if int(source.test.cases.names[0]) < 5 else 2)
+    assert len(set(source.train.cases.patients) & set(source.test.cases.patients)) == 0
+    y[:, 2] = -1
+    refused("rater 2 of", saved(tmp_path / "b.npz", x=IMAGES, y=y))
+    y[7] = -1
+    refused("row 7 of", saved(tmp_path / "b.npz", x=IMAGES, y=y))
+    refused("(N, raters, *(9, 8))", saved(tmp_path / "c.npz", x=IMAGES, y=y[..., 1:]))
+
+
+def test_volumes(tmp_path: Path) -> None:
+    x = RNG.normal(size=(20, 6, 7, 8)).astype(np.float32)
+    source = read(saved(tmp_path / "a.npz", x=x, y=(x > 0).astype(np.uint8)))
+    assert source.preparation.size == (6, 7, 8)
+    assert source.train[0][0].shape == (1, 6, 7, 8)
+    assert source.train[0][1].shape == (6, 7, 8)
+    two = read(saved(tmp_path / "b.npz", x=np.stack([x, x], 1), y=np.stack([x > 0, x > 1], 1).astype(np.uint8)))
+    assert two.train[0][0].shape == (2, 6, 7, 8)
+    assert isinstance(two.train.targets, Raters)
+    assert read(saved(tmp_path / "c.npz", x=x[:, None], y=np.arange(20) % 2)).usual_model == "encoder3d"

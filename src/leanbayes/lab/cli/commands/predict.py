@@ -1,6 +1,6 @@
-"""``leanbayes predict``: let a saved model predict images or arrays, with its uncertainty."""
+"""``leanbayes predict``: let a saved model predict images, scans or arrays, with its uncertainty."""
 
-from collections.abc import Iterator
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,12 @@ from leanbayes.lab.cli.parser import argument
 from leanbayes.lab.recipes import option
 
 if TYPE_CHECKING:  # slow to import, and not needed for help
-    from torch import Tensor
+    from leanbayes.lab.data.new_cases import NewCases
 
 __all__ = ["COMMAND", "PredictOptions"]
+
+_DRAWS = 2**28  # bytes of what the draws predict for all cases of a batch
+_MOST_DRAWS = 2**31  # the same for one case; of a larger one they are not kept
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,9 @@ class PredictOptions:
     """What is predicted."""
 
     file: str = argument("The file of a model that leanbayes train or leanbayes compare saved.")
-    inputs: str = argument("What to predict: an image, a folder of images, an .npz file or a .csv file.")
+    inputs: str = argument(
+        "What to predict: an image, a scan (NIfTI or DICOM), a folder of them, an .npz file or a .csv file."
+    )
     model: str | None = option(
         None,
         "The function of your own that builds the network, as package.module:function. It is needed if the model was "
@@ -57,6 +62,8 @@ def run(options: PredictOptions, session: Session) -> Result:
     from leanbayes.lab.cli.saved import read_model
     from leanbayes.lab.compare import Event
     from leanbayes.lab.data import likelihood_for
+    from leanbayes.lab.data.new_cases import NewCases
+    from leanbayes.lab.windows import Windowed
     from leanbayes.prediction import predict
 
     samples = _read_samples(options.samples)
@@ -76,28 +83,36 @@ def run(options: PredictOptions, session: Session) -> Result:
             "give a folder elsewhere"
         )
     table = Predictions(preparation)
-    inputs = list(preparation.inputs(options.inputs))
-    names = map_names(name for name, _ in inputs) if pictures else {}
+    cases = NewCases(preparation, Path(options.inputs))
+    names = map_names(cases.names) if pictures else {}
+    if preparation.window is not None:
+        predictor = Windowed(predictor, preparation.window)
     generator = torch.Generator().manual_seed(options.seed)
-    for start, batch in _batches(inputs, options.batch_size):
+    size, keep = _batch_size(options.batch_size, cases, samples)
+    for start in range(0, len(cases), size):
+        batch = [cases[index] for index in range(start, min(start + size, len(cases)))]
         prediction = predict(
             predictor,
-            torch.stack([x for _, x in batch]),
+            torch.stack([case.x for case in batch]),
             likelihood=likelihood,
             samples=samples,
             tolerance=options.tolerance,
             generator=generator,
+            keep_samples=keep,
         )
         prediction = preparation.in_units(prediction)
-        for row, (name, _) in enumerate(batch):
-            table.add(name, prediction, row)
-            if pictures:
-                write_map(folder, names[name], prediction, row)
-        session.bars(Event(Path(options.file).name, 0, "predict", start + len(batch), len(inputs)))
+        for row, case in enumerate(batch):
+            if not pictures:
+                table.add(case.name, prediction, row)
+                continue
+            own = case.restored(prediction, row)
+            table.add(case.name, own, 0, voxel=None if case.geometry is None else math.prod(case.geometry.spacing))
+            write_map(folder, names[case.name], own, case)
+        session.bars(Event(Path(options.file).name, 0, "predict", start + len(batch), len(cases)))
     write_bytes(folder / "predictions.csv", table.text().encode())
     record = _record(options, session, digest, table.text(), names)
     write_text(folder / "predictions.json", json.dumps(record, indent=1))
-    return {"predictions": str(folder / "predictions.csv"), "inputs": len(inputs)}
+    return {"predictions": str(folder / "predictions.csv"), "inputs": len(cases)}
 
 
 def show(console: Console, result: Result) -> None:
@@ -108,17 +123,25 @@ def show(console: Console, result: Result) -> None:
 def _record(options: PredictOptions, session: Session, digest: str, table: str, maps: dict[str, str]) -> dict[str, Any]:
     """All that is needed to make the same table again, and the sums that tell whether a file has changed."""
     import hashlib
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
     from leanbayes._provenance import surroundings
 
+    packages: dict[str, str | None] = {}
+    for package in ("numpy", "monai", "nibabel", "pydicom", "pillow"):
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            packages[package] = None
     return {
         "kind": "predictions",
         "format": 1,
         "command": session.command_line,
         "leanbayes": version("leanbayes"),
         **surroundings(),
+        "packages": packages,
         "options": asdict(options),
+        "seed": options.seed,
         "model_sha256": digest,
         "predictions_sha256": hashlib.sha256(table.encode()).hexdigest(),
         "maps": maps,
@@ -133,14 +156,24 @@ def _read_samples(text: str) -> Any:
     return int(text)
 
 
-def _batches(inputs: list[tuple[str, "Tensor"]], size: int) -> Iterator[tuple[int, list[tuple[str, "Tensor"]]]]:
-    for start in range(0, len(inputs), size):
-        yield start, inputs[start : start + size]
+def _batch_size(wanted: int, cases: "NewCases", samples: Any) -> tuple[int, bool]:
+    """Return how many cases are predicted at a time, and whether what each draw predicts is kept.
+
+    Draws of a segmentation are kept, to see whether they agree, if they are not too large. Cases that are seen through
+    windows may differ in size.
+    """
+    plan = cases.plan
+    if plan.kind != "pixels":
+        return wanted, False
+    first = cases[0].x
+    of_one = 4 * len(plan.classes) * first[0].numel() * (samples if isinstance(samples, int) else 1)
+    together = 1 if plan.window is not None else max(1, min(wanted, _DRAWS // of_one))
+    return together, isinstance(samples, int) and of_one <= _MOST_DRAWS
 
 
 COMMAND = Command(
     "predict",
-    "Predict images or arrays with a saved model, and say how sure it is of each.",
+    "Predict images or scans with a saved model, and say how sure it is of each.",
     PredictOptions,
     run,
     show,

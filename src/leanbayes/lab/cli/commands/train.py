@@ -33,7 +33,7 @@ def run(options: TrainOptions, session: Session) -> Result:
     """Train one recipe, save it, and return its scores on the test set."""
     import json
 
-    from leanbayes._files import write_text
+    from leanbayes._files import write_bytes, write_text
     from leanbayes.lab.cli.training_folder import training_folder
     from leanbayes.lab.compare import Event, is_main_process, judge
     from leanbayes.lab.data.fingerprint import fingerprint
@@ -58,6 +58,8 @@ def run(options: TrainOptions, session: Session) -> Result:
         if is_main_process():
             judgement = judge(recipe, trained, task, training, samples=options.samples)
             record |= {"metrics": judgement.metrics, "cost": judgement.cost, "model": str(folder / "model.lb")}
+            record |= {"by_case": judgement.by_case, "cases": str(folder / "cases.csv")}
+            write_bytes(folder / "cases.csv", judgement.cases.encode())
             save(trained.predictor, folder / "model.lb", about=about)
             write_text(folder / "scores.json", json.dumps(record, indent=1))
     return record
@@ -65,12 +67,16 @@ def run(options: TrainOptions, session: Session) -> Result:
 
 def show(console: Console, record: Result) -> None:
     """Print every metric and where the model is."""
+    from leanbayes.lab.compare.cases import case_sentences
     from leanbayes.lab.report import describe
 
     titles = {name: describe(name)[0] for name in record["metrics"]}
     width = max(map(len, titles.values()), default=0) + 2
     for name, value in record["metrics"].items():
         print_line(console, f"{titles[name]:{width}}{value:.4f}")
+    for sentence in case_sentences(record["by_case"]):
+        print_line(console, sentence)
+    print_line(console, f"cases: {record['cases']}")
     print_line(console, f"model: {record['model']}")
 
 

@@ -19,7 +19,7 @@ def _read(path: Path, options: ReadOptions) -> Source:
     if target is None:
         raise InputError(f"say which column of {path} to predict with target=...; its columns are {list(table.names)}")
     texts = table.texts(target)
-    features = tuple(name for name in table.names if name != target)
+    features = tuple(name for name in table.names if name not in (target, options.groups))
     if not features:
         raise InputError(f"{path} has no column besides {target!r} to predict it from")
     if kind not in (None, "classes", "regression"):
@@ -31,7 +31,8 @@ def _read(path: Path, options: ReadOptions) -> Source:
     class_values = texts if whole_numbers is None else whole_numbers
     y = np.array(table.numbers(target) if kind == "regression" else class_values)
     x = np.array([table.numbers(name) for name in features]).T
-    return from_arrays(path, {"train": (x, y)}, kind, features=features, seed=options.seed)
+    patients = None if options.groups is None else {"train": table.texts(options.groups)}
+    return from_arrays(path, {"train": (x, y)}, kind, features=features, seed=options.seed, patients=patients)
 
 
-CSV = Reader("csv", "a .csv file", lambda path: path.suffix.lower() == ".csv", _read, takes=("target",))
+CSV = Reader("csv", "a .csv file", lambda path: path.suffix.lower() == ".csv", _read, takes=("target", "groups"))

@@ -10,8 +10,8 @@ from leanbayes.lab.data.images import ImageFiles, Size, Track, image_files, untr
 from leanbayes.lab.data.masks import MaskFiles
 from leanbayes.lab.data.named import DataSet, Origin
 from leanbayes.lab.data.preparation import Preparation, statistics
-from leanbayes.lab.data.rated import line_up
 from leanbayes.lab.data.source import Examples, Source
+from leanbayes.lab.data.splits import line_up
 
 __all__ = ["cityscapes"]
 

@@ -1,0 +1,135 @@
+"""Scores of one segmentation: overlap, distance of the edges, volume, agreement of draws, and of several raters."""
+
+import math
+import warnings
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from leanbayes.errors import MissingPackage
+from leanbayes.metrics.raters import generalised_energy_distance, rater_agreement
+
+__all__ = ["Segmentations", "dice_of_masks", "hausdorff95", "pairwise_dice"]
+
+_LEVEL = 0.9  # of the interval of a volume over draws
+_MILLILITRES = 1e-3  # in a cubic millimetre
+
+
+class Segmentations:
+    """Scores segmentations of one data set.
+
+    Args:
+        classes: how many classes there are, with the background, which is class 0.
+        spacing: the distance of two voxels along each axis in millimetres; None for pictures, whose unit is a pixel.
+        ignore: the value of pixels that do not count.
+    """
+
+    def __init__(self, classes: int, spacing: tuple[float, ...] | None, ignore: int) -> None:
+        self.classes, self.spacing, self.ignore = classes, spacing, ignore
+
+    def scores(
+        self, predicted: Tensor, total: Tensor, truth: Tensor, draws: Tensor | None, raters: Tensor | None
+    ) -> dict[str, float]:
+        """Return the scores of one case by name.
+
+        Args:
+            predicted: the predicted classes.
+            total: the total uncertainty of each pixel.
+            truth: the true classes.
+            draws: the classes that each draw predicts, (draws, ...); None if they were not kept.
+            raters: the classes by each rater, (raters, ...); None if there is one rater only.
+        """
+        counted = truth != self.ignore
+        predicted = predicted.where(counted, 0)
+        truth = truth.where(counted, 0)
+        unit = 1.0 if self.spacing is None else math.prod(self.spacing) * _MILLILITRES
+        size, true_size = (float((mask > 0).sum()) * unit for mask in (predicted, truth))
+        scores = {
+            "dice": float(dice_of_masks(predicted[None], truth[None], self.classes)),
+            "volume": size,
+            "true_volume": true_size,
+            "volume_error": size - true_size,
+        }
+        if self.spacing is not None:
+            scores["hd95"] = hausdorff95(predicted, truth, self.classes, self.spacing)
+        if draws is not None and len(draws) > 1:
+            drawn = draws.where(counted, 0)
+            sizes = (drawn > 0).flatten(1).sum(1).double() * unit
+            ends = torch.tensor([(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], dtype=sizes.dtype, device=sizes.device)
+            low, high = sizes.quantile(ends).tolist()
+            scores |= {"volume_low": low, "volume_high": high}
+            scores["draw_disagreement"] = 1 - pairwise_dice(drawn, self.classes)
+        if raters is not None and len(raters) > 1:
+            scores |= self._rated(total, draws, raters.long().to(total.device))
+        return scores
+
+    def _rated(self, total: Tensor, draws: Tensor | None, raters: Tensor) -> dict[str, float]:
+        scores = {
+            "raters": float(len(raters)),
+            "rater_dice": pairwise_dice(raters, self.classes),
+            "entropy_correlation": float(rater_agreement(total[None], raters[:, None], self.classes)),
+        }
+        if draws is not None:
+            scores["ged"] = float(generalised_energy_distance(draws[:, None], raters[:, None], self.classes))
+        return scores
+
+
+def dice_of_masks(a: Tensor, b: Tensor, classes: int) -> Tensor:
+    """Return the Dice of each pair of masks (N, ...), averaged over the foreground classes.
+
+    A class that neither mask has counts as 1, as in `leanbayes.metrics.dice`.
+
+    >>> dice_of_masks(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, 1]]), 2)
+    tensor([0.6667], dtype=torch.float64)
+    """
+    a, b = a.flatten(1), b.flatten(1)
+    scores = torch.zeros(len(a), dtype=torch.float64, device=a.device)
+    for label in range(1, classes):
+        of_a, of_b = a == label, b == label
+        sizes = of_a.sum(1) + of_b.sum(1)
+        scores += torch.where(sizes > 0, 2 * (of_a & of_b).sum(1).double() / sizes.clamp_min(1), 1.0)
+    return scores / (classes - 1)
+
+
+def pairwise_dice(masks: Tensor, classes: int) -> float:
+    """Return the mean Dice over all pairs of masks (draws, ...), which is low where draws disagree about a case.
+
+    >>> pairwise_dice(torch.tensor([[0, 1], [0, 1], [1, 0]]), 2)
+    0.3333333333333333
+    """
+    different, counts = masks.flatten(1).unique(dim=0, return_counts=True)
+    same = float((counts * (counts - 1)).sum()) / 2
+    pairs = list(combinations(range(len(different)), 2))
+    total = len(masks) * (len(masks) - 1) / 2
+    if pairs:
+        first, second = (torch.tensor(rows, device=masks.device) for rows in zip(*pairs, strict=True))
+        scores = torch.stack([dice_of_masks(different[a, None], different[b, None], classes)[0] for a, b in pairs])
+        same += float((scores * counts[first] * counts[second]).sum())
+    return same / total
+
+
+def hausdorff95(a: Tensor, b: Tensor, classes: int, spacing: tuple[float, ...]) -> float:
+    """Return the 95th percentile of the distance between the edges of two masks, in the unit of the spacing.
+
+    MONAI computes it for each foreground class that both masks have, and the mean over these classes is returned. It is
+    0 if neither mask has any foreground, and NaN if no class is in both.
+    """
+    try:
+        from monai.metrics import compute_hausdorff_distance
+    except ImportError as error:
+        raise MissingPackage.of("the Hausdorff distance", "monai", "medical") from error
+    if not bool((a > 0).any()) and not bool((b > 0).any()):
+        return 0.0
+    distances = []
+    for label in range(1, classes):
+        of_a, of_b = a == label, b == label
+        if bool(of_a.any()) and bool(of_b.any()):
+            pair = (mask[None, None].float() for mask in (of_a, of_b))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # MONAI 1.6 warns about its own call
+                distance = compute_hausdorff_distance(
+                    *pair, include_background=True, percentile=95, spacing=list(spacing)
+                )
+            distances.append(float(distance))
+    return sum(distances) / len(distances) if distances else math.nan

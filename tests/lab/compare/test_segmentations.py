@@ -1,0 +1,58 @@
+"""Scores of one segmentation against closed forms and loops over pairs."""
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+
+from leanbayes.lab.compare.segmentations import Segmentations, dice_of_masks, hausdorff95, pairwise_dice
+from leanbayes.metrics import dice
+
+
+def test_dice_is_that_of_the_metrics() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(3, (4, 6, 5), generator=generator) for _ in range(2))
+    a[0] = b[0] = 0
+    one_hot = torch.nn.functional.one_hot(a, 3).movedim(-1, 1).double()
+    assert float(dice_of_masks(a, b, 3).mean()) == pytest.approx(float(dice(one_hot, b)))
+
+
+def test_pairwise_dice_is_the_mean_over_pairs() -> None:
+    masks = torch.randint(2, (5, 7), generator=torch.Generator().manual_seed(1))
+    masks[3] = masks[1]
+    pairs = [float(dice_of_masks(a[None], b[None], 2)) for a, b in combinations(masks, 2)]
+    assert pairwise_dice(masks, 2) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_hausdorff_distance_knows_the_spacing() -> None:
+    a, b = torch.zeros(2, 9, 9, 9, dtype=torch.long)
+    a[2, 4, 4], b[6, 4, 4] = 1, 1
+    assert hausdorff95(a, b, 2, (2.5, 1.0, 1.0)) == pytest.approx(10.0)
+    assert hausdorff95(a, a, 2, (2.5, 1.0, 1.0)) == 0
+    assert hausdorff95(a * 0, b * 0, 2, (1.0, 1.0, 1.0)) == 0
+    assert math.isnan(hausdorff95(a, b * 0, 2, (1.0, 1.0, 1.0)))
+
+
+def test_volumes_are_millilitres_and_have_an_interval() -> None:
+    truth = torch.zeros(4, 5, 5, dtype=torch.long)
+    truth[:2] = 1
+    draws = torch.stack([truth, truth, truth * 0])
+    scores = Segmentations(2, (10.0, 2.0, 5.0), -100).scores(truth, truth * 0.1, truth, draws, None)
+    assert scores["volume"] == pytest.approx(5.0)
+    assert (scores["volume_error"], scores["dice"], scores["hd95"]) == (0, 1, 0)
+    assert 0 <= scores["volume_low"] < scores["volume_high"] == pytest.approx(5.0)
+    assert scores["draw_disagreement"] == pytest.approx(2 / 3)
+
+
+def test_pixels_that_do_not_count_and_raters() -> None:
+    truth = torch.tensor([[1, 1, 255, 0]])
+    predicted = torch.tensor([[1, 1, 1, 0]])
+    total = torch.tensor([[0.0, 0.6, 0.0, 0.0]])
+    raters = torch.tensor([[[1, 1, 0, 0]], [[1, 0, 0, 0]]])
+    scores = Segmentations(2, None, 255).scores(predicted, total, truth, raters, raters)
+    assert scores["dice"] == 1
+    assert scores["rater_dice"] == pytest.approx(2 / 3)
+    assert scores["ged"] == pytest.approx(0, abs=1e-6)
+    assert scores["entropy_correlation"] == pytest.approx(1)
+    assert scores["raters"] == 2
