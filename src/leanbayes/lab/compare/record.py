@@ -161,7 +161,7 @@ class Record:
 
     def _sweep(self) -> None:
         """Remove what earlier calls left that were killed or could not write, in all folders of the comparison."""
-        for name in (".", "runs", "models", "arrays", "checkpoints"):
+        for name in (".", "runs", "models", "arrays", "cases", "checkpoints"):
             sweep(self.folder / name, alone=True)
         for name, seed in self.runs:
             if self.has(name, seed):
