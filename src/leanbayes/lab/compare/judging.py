@@ -12,7 +12,7 @@ from leanbayes.evaluation import evaluate
 from leanbayes.evaluation.cost import cost_of, forward_flops
 from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
-from leanbayes.lab.compare.conformal import conformal_metrics
+from leanbayes.lab.compare.conformal import measure_guarantee
 from leanbayes.lab.compare.members import MemberScores, remembering
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
@@ -90,8 +90,9 @@ def judge(
     arrays = {} if collector is None else collector.arrays() | sigma_of_first_layer(trained.predictor)
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
-    metrics = evaluation.metrics | conformal_metrics(trained.predictor, test, task)
-    return Judgement(metrics, cost, arrays, scales, scores.by_size())
+    guarantee = measure_guarantee(trained.predictor, test, task)
+    arrays |= guarantee.arrays if figures else {}
+    return Judgement(evaluation.metrics | guarantee.metrics, cost, arrays, scales, scores.by_size())
 
 
 def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:
