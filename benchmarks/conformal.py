@@ -6,8 +6,8 @@ test. The work is light: small networks on one core. A program that was stopped 
 
     python benchmarks/conformal.py --data-dir DIRECTORY --work WORK       # FashionMNIST, MedMNIST and LIDC in DIRECTORY
 
-`--only digits breastmnist` restricts it to these parts; `lidc` is the part of risk control. `--sizes` measures instead how
-large the sets of each method are at 90 %, over seeds, and adds its data sets to those that the file of results has:
+`--only digits breastmnist` restricts it to these parts; `lidc` is the part of risk control. `--sizes` measures instead
+how large the sets of each method are at 90 %, over seeds, and adds its data sets to those in the file of results:
 
     python benchmarks/conformal.py --sizes --only breastmnist --seeds 5 --data-dir DIRECTORY --work WORK
     python benchmarks/conformal.py --sizes --only fashion-mnist cifar10 --seeds 5 --data-dir DIRECTORY --work WORK
