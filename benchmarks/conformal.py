@@ -47,6 +47,9 @@ SCORES = ("lac", "aps", "raps")
 METHODS = ("deterministic", "deterministic+temperature", "ensemble", "lean")
 """One network; the same with a temperature; five networks; and LeanBayes's own recipe."""
 
+PLAIN: dict[tuple[str, int, int], dict[Any, Any]] = {}
+"""The plain networks that were trained in this process, for each data set, seed and number of epochs."""
+
 
 # ---------------------------------------------------------------- training
 
@@ -69,7 +72,8 @@ def stored(work: Path, name: str, method: str, seed: int, folder: Path, epochs: 
     path = work / f"{name}-{method}-{seed}-{epochs}-{chosen}.safetensors"
     if not path.exists():
         task = task_named(name, folder)
-        trained = prepare(parse(method), task, Run(Budget(epochs=epochs), seed=seed))
+        nets = PLAIN.setdefault((name, seed, epochs), {})  # methods of one seed share their plain networks
+        trained = prepare(parse(method), task, Run(Budget(epochs=epochs), seed=seed, nets=nets))
         batches = DataLoader(task.test, batch_size=256)
         source = torch.Generator().manual_seed(seed)
         p = torch.cat([lb.predict(trained.predictor, x, generator=source).mean for x, _ in batches])

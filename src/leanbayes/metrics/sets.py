@@ -138,7 +138,8 @@ CONFORMAL_SIZE = Metric(
     "conformal_size",
     "low",
     "Conformal size",
-    "The mean number of classes in a conformal set, or the mean width of a conformal interval.",
+    "The mean number of classes in a conformal set, or the mean width of a conformal interval. Methods with another "
+    "level or coverage do not compare by it.",
 )
 CONFORMAL_RISK = Metric(
     "conformal_risk",

@@ -52,14 +52,19 @@ def test_coverage_has_a_row_for_each_part_with_its_exact_interval() -> None:
         ["a", "plain"],
         ["cat", "dog"],
         arrays(
-            **{"level": [0.9], "all": [[0, 90, 100]], "class": [[0, 40, 50], [1, 50, 50]], "size": [[1, 90, 100]]},
+            **{
+                "level": [0.9],
+                "all": [[0, 90, 100]],
+                "class": [[0, 40, 50], [1, 50, 50]],
+                "size": [[0, 0, 1], [1, 90, 99]],
+            },
             group=[[7, 90, 100]],
         ),
     )
     (panel,) = found.panels
     low, high = clopper_pearson(90, 100)
     assert panel.note == f"promised 0.9; all: 0.900, exact 95 % interval {low:.3f} to {high:.3f}"
-    assert panel.alternative == "Coverage of a: all 0.900; cat 0.800; dog 1.000; group 7 0.900; size 1 0.900"
+    assert panel.alternative == "Coverage of a: all 0.900; cat 0.800; dog 1.000; group 7 0.900; size 1 0.909"
 
 
 def test_of_many_classes_the_worst_are_drawn_and_intervals_have_quarters() -> None:

@@ -15,7 +15,7 @@ __all__ = ["coverage", "equal_coverage_metric", "ranked", "ranking_line", "sizes
 
 _EQUAL_COVERAGE = ("size_at_90", "width_at_90")
 _MOST_PARTS = 20  # of the classes, groups or sizes of one method that are drawn: those with the lowest coverage
-_LONGEST_NAME = 22
+_LONGEST_NAME = 27  # characters that fit beside a mark
 _QUARTERS = ("narrowest quarter", "second quarter", "third quarter", "widest quarter")
 
 
@@ -85,7 +85,8 @@ def coverage(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Se
         "Do sets and intervals hold the truth as often as promised?",
         "Each mark is the share of test examples whose set or interval holds the truth, with its exact 95 % interval "
         "(Clopper and Pearson). The dashed line is what was promised. A guarantee over all inputs promises the first "
-        "row only. Of many classes, groups or sizes, those with the lowest coverage are drawn.",
+        "row only. Of many classes, groups or sizes, those with the lowest coverage are drawn; empty sets, which hold "
+        "no truth, are not.",
         tuple(panels),
     )
 
@@ -103,6 +104,8 @@ def _parts(name: str, classes: Sequence[str], arrays: Arrays) -> list[tuple[str,
                 return []
             continue
         rows = [(int(number), int(hits), int(count)) for number, hits, count in table[0] if 0 <= hits <= count > 0]
+        if kind == "size" and is_sets:  # an empty set never holds the truth, and the table has the share of them
+            rows = [row for row in rows if row[0] > 0]
         lowest = sorted(rows, key=lambda row: row[1] / row[2])[:_MOST_PARTS]
         for number, covered, count in sorted(lowest):
             label = labels[number] if 0 <= number < len(labels) else f"{words[kind]} {number}"

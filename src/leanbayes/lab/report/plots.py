@@ -176,7 +176,7 @@ def layers(names: Sequence[str], random: Numbers, size: Numbers) -> Figure:
 def ranges(names: Sequence[str], lows: Numbers, middles: Numbers, highs: Numbers, x_label: str, line: float) -> Figure:
     """Draw a mark with a range for each name, the first on top, and a dashed line; NaN draws no line."""
     names = ["".join(c if c.isprintable() else "?" for c in name).replace("$", r"\$") for name in names]
-    left = min(0.2 + 0.072 * max(map(len, names)), 2.0)
+    left = min(0.2 + 0.072 * max(map(len, names)), 2.1)
     figure, axes = _axes(x_label, "", height=0.75 + 0.2 * len(names), left=left)
     heights = np.arange(len(names))
     if np.isfinite(line):
