@@ -6,10 +6,15 @@ test. The work is light: small networks on one core. A program that was stopped 
 
     python benchmarks/conformal.py --data-dir DIRECTORY --work WORK       # FashionMNIST, MedMNIST and LIDC in DIRECTORY
 
-`--only digits breastmnist` restricts it to these parts; `lidc` is the part of risk control.
+`--only digits breastmnist` restricts it to these parts; `lidc` is the part of risk control. `--sizes` measures instead
+how large the sets of each method are at 90 %, over seeds, and adds its data sets to those in the file of results:
+
+    python benchmarks/conformal.py --sizes --only breastmnist --seeds 5 --data-dir DIRECTORY --work WORK
+    python benchmarks/conformal.py --sizes --only fashion-mnist cifar10 --seeds 5 --data-dir DIRECTORY --work WORK
 """
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -34,12 +39,16 @@ from leanbayes.lab.data.rated import line_up
 from leanbayes.lab.data.sets.digits import digits
 from leanbayes.lab.data.sets.lidc import lidc
 from leanbayes.lab.models import unet
-from leanbayes.lab.recipes import Budget, Run, parse, prepare
+from leanbayes.lab.recipes import Budget, Run, parse, prepare, settings
+from leanbayes.lab.statistics import interval
 
 LEVEL = 0.9
 SCORES = ("lac", "aps", "raps")
 METHODS = ("deterministic", "deterministic+temperature", "ensemble", "lean")
 """One network; the same with a temperature; five networks; and LeanBayes's own recipe."""
+
+PLAIN: dict[tuple[str, int, int], dict[Any, Any]] = {}
+"""The plain networks that were trained in this process, for each data set, seed and number of epochs."""
 
 
 # ---------------------------------------------------------------- training
@@ -50,7 +59,7 @@ def task_named(name: str, folder: Path) -> Task:
     if name == "digits":
         return digits()
     task = DATA[name](folder).task()
-    if name == "fashion-mnist":
+    if name in ("fashion-mnist", "cifar10"):
         small = {"train": 5000, "validation": 1000, "test": 6000}
         return replace(task, **{part: Subset(getattr(task, part), range(count)) for part, count in small.items()})
     return task
@@ -58,10 +67,13 @@ def task_named(name: str, folder: Path) -> Task:
 
 def stored(work: Path, name: str, method: str, seed: int, folder: Path, epochs: int) -> tuple[Tensor, Tensor]:
     """Return log-probabilities and classes of the pool; train the method first if nobody has."""
-    path = work / f"{name}-{method}-{seed}-{epochs}.safetensors"
+    # Other settings of a recipe are another job. Remove the folder if the code of a recipe has changed.
+    chosen = hashlib.sha256(json.dumps(settings(parse(method)), sort_keys=True).encode()).hexdigest()[:8]
+    path = work / f"{name}-{method}-{seed}-{epochs}-{chosen}.safetensors"
     if not path.exists():
         task = task_named(name, folder)
-        trained = prepare(parse(method), task, Run(Budget(epochs=epochs), seed=seed))
+        nets = PLAIN.setdefault((name, seed, epochs), {})  # methods of one seed share their plain networks
+        trained = prepare(parse(method), task, Run(Budget(epochs=epochs), seed=seed, nets=nets))
         batches = DataLoader(task.test, batch_size=256)
         source = torch.Generator().manual_seed(seed)
         p = torch.cat([lb.predict(trained.predictor, x, generator=source).mean for x, _ in batches])
@@ -121,6 +133,61 @@ def mean(values: list[float]) -> dict[str, float]:
     """Return the mean over splits, the standard deviation, and the error of the mean."""
     deviation = statistics.stdev(values)
     return {"mean": statistics.mean(values), "deviation": deviation, "error": deviation / math.sqrt(len(values))}
+
+
+# ---------------------------------------------------------------- sizes of methods at equal coverage
+
+
+def sizes(pools: dict[str, list[tuple[Tensor, Tensor]]], score: str, splits: int) -> dict[str, Any]:
+    """Return the mean size of each method's sets with intervals, and how much smaller those of "lean" are.
+
+    Args:
+        pools: for each method, log-probabilities and classes of the pool, one pair for each seed.
+        score: what sets are made by.
+        splits: how often a pool is divided. All methods and seeds are divided alike.
+    """
+    results: dict[str, Any] = {}
+    for method, pairs in pools.items():
+        per_seed = [coverage(log_p, y, score, None, splits) for log_p, y in pairs]
+        sizes_of = [found["size"]["mean"] for found in per_seed]
+        results[method] = {
+            "coverage": statistics.mean(found["coverage"]["mean"] for found in per_seed),
+            "size_by_seed": sizes_of,
+            "size": spread(sizes_of),
+            "accuracy": statistics.mean((log_p.argmax(1) == y).double().mean().item() for log_p, y in pairs),
+        }
+    if "lean" in results:
+        ours = results["lean"]["size_by_seed"]
+        for method, found in results.items():
+            if method != "lean":
+                pairs_of = zip(found["size_by_seed"], ours, strict=True)
+                found["larger_than_lean"] = spread([theirs - own for theirs, own in pairs_of])
+    return results
+
+
+def spread(values: list[float]) -> dict[str, float | None]:
+    """Return the mean over seeds and Student's 95 % interval, which one seed does not have."""
+    span = interval(values)
+    return {"mean": span.mean, "low": span.low, "high": span.high}
+
+
+def measure_sizes(options: argparse.Namespace, folder: Path, epochs: dict[str, int]) -> None:
+    """Measure each data set, and write the results after each, beside those of other data sets."""
+    results: dict[str, Any] = {}
+    if options.out.exists():
+        results = json.loads(options.out.read_text())["results"]
+    about = {"level": LEVEL, "epochs": epochs, "splits": options.splits, "seeds": options.seeds}
+    for name in options.only:
+        seeds = range(options.seeds)
+        pools = {
+            method: [stored(options.work, name, method, seed, folder, epochs[name]) for seed in seeds]
+            for method in options.methods
+        }
+        for score in ("lac", "aps"):
+            results[f"{name}, {score}"] = sizes(pools, score, options.splits)
+            for method, found in results[f"{name}, {score}"].items():
+                print(name, score, method, json.dumps(found["size"]), f"coverage {found['coverage']:.4f}", flush=True)
+        write(options.out, results, about)
 
 
 # ---------------------------------------------------------------- risk control on LIDC
@@ -195,7 +262,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data-dir", type=Path, default=None)
     parser.add_argument("--work", type=Path, default=Path("conformal-work"), help="where what is trained is stored")
-    parser.add_argument("--out", type=Path, default=RESULTS / "conformal.json")
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--sizes", action="store_true", help="measure the sizes of methods at equal coverage")
     parser.add_argument("--only", nargs="+", default=["digits", "breastmnist", "fashion-mnist", "lidc"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--splits", type=int, default=100)
@@ -205,7 +273,12 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.data_dir or Path(os.environ.get("LEANBAYES_DATA", "data"))
     options.work.mkdir(parents=True, exist_ok=True)
-    epochs = {"digits": 40, "breastmnist": 20, "fashion-mnist": 8}
+    options.out = options.out or RESULTS / ("conformal_sizes.json" if options.sizes else "conformal.json")
+    epochs = {"digits": 40, "breastmnist": 20, "fashion-mnist": 8, "cifar10": 12}
+    if options.sizes:
+        options.only = [name for name in options.only if name != "lidc"]
+        measure_sizes(options, folder, epochs)
+        return
     about = {"level": LEVEL, "epochs": epochs, "splits": options.splits, "risk_splits": options.risk_splits}
     about |= {"seeds": options.seeds, "methods": options.methods, "only": options.only, "lidc": options.lidc}
     results: dict[str, Any] = {}

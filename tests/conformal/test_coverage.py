@@ -41,3 +41,30 @@ def test_coverage_of_intervals() -> None:
     assert (found.overall.covered, found.overall.count) == (3, 4)
     assert found.size == pytest.approx(2 * abs(x[4].item()))
     assert (found.by_class, found.by_group) == ({}, {})
+
+
+def test_coverage_by_groups_that_the_calibration_did_not_know_and_by_width() -> None:
+    source = torch.Generator().manual_seed(1)
+    x = torch.rand(4000, 1, generator=source)
+    y = x + (0.1 + x) * torch.randn(4000, 1, generator=source)
+
+    class Wide(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.cat([inputs, 2 * (0.1 + inputs).log()], 1)
+
+    def half(inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs[:, 0] > 0.5).long()
+
+    def measured(score: str) -> lb.conformal.Coverage:
+        intervals = Intervals(Wide(), 0.9, score, likelihood=lb.Gaussian("input"))
+        return coverage_of(intervals.calibrate([(x[:2000], y[:2000])]), [(x[2000:], y[2000:])], groups=half)
+
+    absolute, scaled = measured("absolute"), measured("scaled")
+    assert absolute.by_size == {}  # all have one width
+    assert absolute.by_group[0].share > 0.97
+    assert absolute.by_group[1].share < 0.87
+    assert [share.count for share in scaled.by_size.values()] == [500] * 4
+    for share in (*scaled.by_size.values(), *scaled.by_group.values()):
+        assert abs(share.share - 0.9) < 0.05
+    with pytest.raises(lb.errors.ShapeMismatch, match="one integer for each"):
+        coverage_of(Intervals(nn.Identity()).calibrate([(x, y)]), [(x, y)], groups=lambda inputs: inputs)

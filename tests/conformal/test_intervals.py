@@ -201,6 +201,22 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "score": (lambda: Intervals(nn.Identity(), score="quantile"), lb.errors.UnknownName, "did you mean 'quantiles'"),
     "per": (lambda: Intervals(nn.Identity(), per="class"), lb.errors.InputError, "per must"),  # type: ignore[arg-type]
     "level": (lambda: Intervals(nn.Identity(), level=0), lb.errors.InputError, "between 0 and 1"),
+    "NaN later": (
+        lambda: (
+            Intervals(nn.Identity())
+            .calibrate([(torch.ones(20, 1), torch.ones(20, 1))])
+            .intervals(torch.full((2, 1), torch.nan))
+        ),
+        lb.errors.NonFinite,
+        "NaN",
+    ),
+    "too few of a group": (
+        lambda: Intervals(nn.Identity(), per=lambda x: (x[:, 0] > 0).long()).calibrate(
+            [(torch.linspace(-5, 30, 36)[:, None], torch.ones(36, 1))]
+        ),
+        lb.errors.InputError,
+        "at least 9 .*group 0 has 6",
+    ),
     "not calibrated": (lambda: Intervals(nn.Identity()).intervals(torch.ones(1, 1)), lb.errors.InputError, "calibrate"),
 }  # fmt: skip
 
@@ -240,3 +256,14 @@ def test_what_is_saved_comes_back(tmp_path: Path, noise: Any, predict_by: str) -
         next(blank.parameters()).add_(0.01)
     with pytest.raises(lb.errors.InputError, match="changed"):
         again.intervals(x)
+
+
+def test_a_changed_predictor_is_refused() -> None:
+    model = nn.Linear(1, 1)
+    x = torch.linspace(-1, 1, 50)[:, None]
+    intervals = Intervals(model).calibrate([(x, x)])
+    intervals.intervals(x)
+    with torch.no_grad():
+        model.bias += 0.01
+    with pytest.raises(lb.errors.InputError, match="has changed since it was calibrated"):
+        intervals.intervals(x)

@@ -9,6 +9,7 @@ import torch
 from mapie.utils import _compute_classification_quantile
 
 import leanbayes as lb
+from leanbayes.conformal.grouped import group_thresholds
 from leanbayes.conformal.quantiles import SortedScores, fewest_scores, quantile, rank_of
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -87,6 +88,17 @@ def test_a_million_scores_take_less_than_a_second() -> None:
     threshold = quantile(scores, 0.9)
     assert time.process_time() - start < 1
     assert threshold == scores.sort().values[rank_of(len(scores), 0.9) - 1]
+
+
+def test_a_million_examples_are_calibrated_in_less_than_a_second() -> None:
+    """From scores by class to thresholds: what `Sets` does after the predictions."""
+    source = torch.Generator().manual_seed(0)
+    scores = torch.rand(1_000_000, dtype=torch.float64, generator=source)
+    classes = torch.randint(10, (1_000_000,), generator=source)
+    start = time.process_time()
+    thresholds = group_thresholds(scores, classes, 10, 0.9, str)
+    assert time.process_time() - start < 1
+    assert thresholds[3] == quantile(scores[classes == 3], 0.9)
 
 
 def test_equal_weights_give_the_same_threshold() -> None:

@@ -66,6 +66,16 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lb.errors.ShapeMismatch,
         "classes",
     ),
+    "NaN": (
+        lambda: Referral(nn.Identity()).calibrate([(torch.full((200, 3), torch.nan), torch.zeros(200).long())]),
+        lb.errors.NonFinite,
+        "NaN",
+    ),
+    "NaN later": (
+        lambda: Referral(nn.Identity()).calibrate([data(300)]).refers(torch.full((2, 4), torch.nan)),
+        lb.errors.NonFinite,
+        "NaN",
+    ),
     "not calibrated": (lambda: Referral(nn.Identity()).refers(torch.randn(2, 3)), lb.errors.InputError, "calibrate"),
 }  # fmt: skip
 
@@ -90,3 +100,14 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     again.model.log_temperature.fill_(1.0)
     with pytest.raises(lb.errors.InputError, match="changed"):
         again.refers(x)
+
+
+def test_a_changed_predictor_is_refused() -> None:
+    x, y = data(300)
+    model = nn.Linear(x.shape[1], x.shape[1])
+    rule = Referral(model, error=0.9).calibrate([(x, y)])
+    rule.refers(x)
+    with torch.no_grad():
+        model.bias += 0.01
+    with pytest.raises(lb.errors.InputError, match="has changed since it was calibrated"):
+        rule.refers(x)

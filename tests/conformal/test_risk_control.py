@@ -1,5 +1,6 @@
 """The expected loss of new cases is at most the level, for every risk and threshold; bad input is refused."""
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ def test_patients_are_the_units() -> None:
     assert by_patient.cases == 30
     as_tensor = RiskControl(nn.Identity(), level=0.15).calibrate([(x[copies], y[copies])], patients=copies)
     assert as_tensor.threshold == plain.threshold
+    assert as_tensor.cases == 30  # entries of a tensor equal nothing but themselves
     as_images = RiskControl(nn.Identity(), level=0.15).calibrate([(x[copies], y[copies])])
     assert as_images.threshold >= plain.threshold
     with pytest.raises(lb.errors.ShapeMismatch, match="one patient for each of 30"):
@@ -157,6 +159,16 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lb.errors.InputError,
         "inner=0.1",
     ),
+    "NaN": (
+        lambda: RiskControl(nn.Identity()).calibrate([(torch.full_like(cases(20)[0], torch.nan), cases(20)[1])]),
+        lb.errors.NonFinite,
+        "NaN",
+    ),
+    "NaN later": (
+        lambda: RiskControl(nn.Identity()).calibrate([cases(20)]).masks(torch.full_like(cases(2)[0], torch.nan)),
+        lb.errors.NonFinite,
+        "NaN",
+    ),
     "not calibrated": (lambda: RiskControl(nn.Identity()).masks(cases(2)[0]), lb.errors.InputError, "calibrate"),
 }  # fmt: skip
 
@@ -185,3 +197,28 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
         next(blank.parameters()).add_(0.01)
     with pytest.raises(lb.errors.InputError, match="changed"):
         again.masks(x)
+
+
+def test_a_changed_predictor_is_refused() -> None:
+    model = nn.Conv2d(2, 2, 1)
+    x, y = cases(30)
+    control = RiskControl(model, level=0.2).calibrate([(x, y)])
+    control.masks(x[:2])
+    with torch.no_grad():
+        model.bias += 0.01  # type: ignore[operator, misc]
+    for question in (control.masks, lambda x: control.losses(x, y[:2])):
+        with pytest.raises(lb.errors.InputError, match="has changed since it was calibrated"):
+            question(x[:2])
+
+
+def test_pixels_are_streamed_in_bounded_memory() -> None:
+    """20 million pixels in 80 batches: the peak must stay that of one batch, far below what all scores would take."""
+    batch = cases(64)[0].repeat(1, 1, 4, 4), cases(64)[1].repeat(1, 4, 4)
+    pixels = batch[1].numel()
+    number = -(-20_000_000 // pixels)
+    RiskControl(nn.Identity(), level=0.2).calibrate([batch])  # what the first call alone allocates
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    control = RiskControl(nn.Identity(), level=0.2).calibrate(batch for _ in range(number))
+    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    assert control.cases == 64 * number
+    assert grown < 8 * pixels * number / 8  # an eighth of the scores in float64

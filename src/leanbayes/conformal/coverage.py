@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leanbayes._calls import split_batch
 from leanbayes.conformal.binomial import clopper_pearson
+from leanbayes.conformal.grouped import GroupFunction, labels_for
 from leanbayes.conformal.intervals import Intervals
 from leanbayes.conformal.sets import Sets
 from leanbayes.errors import InputError
@@ -48,8 +49,9 @@ class Coverage:
         size: the mean number of classes in a set, or the mean width of an interval.
         empty: the share of sets without any class, or of intervals with the lower end above the upper one.
         by_class: the coverage of each true class; empty for intervals.
-        by_size: the coverage of the sets of each size; empty for intervals.
-        by_group: the coverage of each group, for predictors that were calibrated by group.
+        by_size: the coverage of the sets of each size. Intervals are divided into four quarters by their width, from 0
+            for the narrowest to 3 for the widest; empty if all have one width.
+        by_group: the coverage of each group, for predictors that were calibrated by group or if groups were given.
     """
 
     overall: Share
@@ -61,22 +63,25 @@ class Coverage:
 
 
 @torch.no_grad()
-def coverage_of(predictor: Sets | Intervals, loader: Iterable[Any]) -> Coverage:
+def coverage_of(predictor: Sets | Intervals, loader: Iterable[Any], *, groups: GroupFunction | None = None) -> Coverage:
     """Measure a calibrated predictor on test batches (inputs, targets).
 
     Args:
         predictor: a calibrated `Sets` or `Intervals`. Of intervals with several outputs each output counts by itself.
         loader: the batches, which must not be those of the calibration.
+        groups: a function of the inputs of a batch that returns an integer for each. By default it is that by which the
+            predictor was calibrated. A predictor whose guarantee is over all inputs can be measured by group too.
     """
-    hits, sizes, classes, groups = [], [], [], []
+    group_of = groups or (predictor.per if callable(predictor.per) else None)
+    hits, sizes, classes, numbers = [], [], [], []
     for batch in loader:
         x, y = split_batch(batch)
         hit, size, label, row = _measured(predictor, x, y)
         hits.append(hit)
         sizes.append(size)
         classes.append(label)
-        if callable(predictor.per):
-            groups.append(torch.as_tensor(predictor.per(x), device=hit.device)[row])
+        if group_of is not None:
+            numbers.append(labels_for(group_of, x, None, len(y), hit.device)[row])
     if not hits or not sum(map(len, hits)):
         raise InputError("there are no test examples to measure; an iterator that is used up? Give a DataLoader")
     hit, size = torch.cat(hits), torch.cat(sizes)
@@ -86,8 +91,8 @@ def coverage_of(predictor: Sets | Intervals, loader: Iterable[Any]) -> Coverage:
         size.clamp_min(0).mean().item(),
         (size <= 0 if is_sets else size < 0).double().mean().item(),
         _shares(hit, torch.cat(classes)) if is_sets else {},
-        _shares(hit, size.long()) if is_sets else {},
-        _shares(hit, torch.cat(groups)) if groups else {},
+        _shares(hit, size.long() if is_sets else _quarters(size)),
+        _shares(hit, torch.cat(numbers)) if numbers else {},
     )
 
 
@@ -106,7 +111,21 @@ def _measured(predictor: Sets | Intervals, x: Any, y: Tensor) -> tuple[Tensor, T
     return hit, (upper - lower).flatten(), torch.zeros_like(rows), rows
 
 
+def _quarters(widths: Tensor) -> Tensor:
+    """Return the quarter of each width, from 0 for the narrowest; nothing if the widths are equal but for rounding."""
+    low, high = widths.amin(), widths.amax()
+    if not high - low > 1e-9 * high.abs():
+        return widths.new_zeros(0, dtype=torch.int64)
+    ranks = widths.argsort(stable=True).argsort()
+    return ranks * 4 // len(widths)
+
+
 def _shares(hit: Tensor, groups: Tensor) -> dict[int, Share]:
-    return {
-        int(group): Share(int(hit[groups == group].sum()), int((groups == group).sum())) for group in groups.unique()
-    }
+    """Return the share of each group; nothing if there are no groups."""
+    names, places = groups.unique(return_inverse=True)
+    if not len(names):
+        return {}
+    counts = torch.bincount(places)
+    covered = torch.bincount(places, hit.double())
+    rows = zip(names.tolist(), covered.tolist(), counts.tolist(), strict=True)
+    return {int(name): Share(round(hits), count) for name, hits, count in rows}

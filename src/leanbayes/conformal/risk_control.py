@@ -13,6 +13,7 @@ from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
 from leanbayes.conformal.class_scores.score import describe_score, restore_score
 from leanbayes.conformal.masks import GRID, count_masks
+from leanbayes.conformal.mean_losses import MeanLosses
 from leanbayes.conformal.quantiles import check_level
 from leanbayes.conformal.risks import RISKS, FalsePositives, Risk, as_risk
 from leanbayes.conformal.testing import hoeffding_bentkus
@@ -100,83 +101,82 @@ class RiskControl(Conformal):
         return self.thresholds[0].item()
 
     @torch.no_grad()
-    def calibrate(self, loader: Iterable[Any], *, patients: Sequence[Any] | None = None) -> Self:
+    def calibrate(self, loader: Iterable[Any], *, patients: Sequence[Any] | Tensor | None = None) -> Self:
         """Find the threshold from cases that the predictor was not trained on, and return the predictor itself.
 
-        Pixels are counted batch by batch, so the memory does not grow with their number.
+        Pixels are counted batch by batch, so the memory does not grow with the number of pixels or cases.
 
         Args:
             loader: batches (inputs, masks or labels).
             patients: the patient of each case, in the order of the loader. The loss of a patient is the mean over the
                 patient's cases, and the guarantee is over patients. Otherwise each case counts by itself.
         """
-        losses, spills = [], []
+        losses, spills = MeanLosses(patients), MeanLosses(patients)
         for x, y in self._batches(loader):
             prediction = self.prediction(x)
             truth, counted = self._truth(prediction, y)
             masks = count_masks(self._scores(prediction), truth, counted)
-            losses.append(self.risk.losses(masks))
+            losses.add(self.risk.losses(masks))
             if self.inner is not None:
-                spills.append(FalsePositives().losses(masks))
-        found = [self._threshold(_by_patient(torch.cat(losses), patients), self.risk, self.level)]
+                spills.add(FalsePositives().losses(masks))
+        chosen = [self._threshold(losses, self.risk, self.level)]
         if self.inner is not None:
-            spill = self._threshold(_by_patient(torch.cat(spills), patients), FalsePositives(), self.inner)
-            found.append(torch.maximum(spill, found[0]))  # an inner mask lies in the outer one
-        self.thresholds = torch.stack(found)
-        self.cases = sum(map(len, losses)) if patients is None else len(set(patients))
+            spill = self._threshold(spills, FalsePositives(), self.inner)
+            chosen.append(torch.maximum(spill, chosen[0]))  # an inner mask lies in the outer one
+        self.thresholds = torch.stack(chosen)
+        self.cases = losses.count
         self._trust()
         return self
 
-    def _threshold(self, losses: Tensor, risk: Risk, level: float) -> Tensor:
-        grid, count = GRID.to(losses.device), len(losses)
-        if not (torch.isfinite(losses).all() and (losses >= 0).all() and (losses <= 1).all()):
-            raise InputError(f"the losses of {risk} must lie between 0 and 1")
+    def _threshold(self, losses: MeanLosses, risk: Risk, level: float) -> Tensor:
+        means, count = losses.means(), losses.count
+        grid = GRID.to(means.device)
         if risk.as_masks_grow is None:
-            return self._tested(losses, risk, level, grid)
+            return self._tested(means, count, risk, level, grid)
         if self.confidence is not None:
-            return self._in_order(losses, risk, level, grid, 1 - self.confidence)
+            return self._in_order(means, count, risk, level, grid, 1 - self.confidence)
         needed = math.ceil(1 / level - 1 - 1e-9)
         if count < needed:
             raise InputError(
                 f"a risk of at most {level:g} needs at least {needed} calibration cases (or patients), got {count}; "
                 "give more of them, or allow a higher risk"
             )
-        allowed = (losses.sum(0) + 1) / (count + 1) <= level * (1 + 1e-12)
+        allowed = (means * count + 1) / (count + 1) <= level * (1 + 1e-12)
         if risk.as_masks_grow == "falls":  # the smallest masks that are safe, and all larger ones are
             safe = allowed.long().cumprod(0)
             return grid[int(safe.sum()) - 1]
         safe = allowed.flip(0).long().cumprod(0)
         return grid[len(grid) - int(safe.sum())]
 
-    def _in_order(self, losses: Tensor, risk: Risk, level: float, grid: Tensor, error: float) -> Tensor:
+    def _in_order(self, means: Tensor, count: int, risk: Risk, level: float, grid: Tensor, error: float) -> Tensor:
         """Test the thresholds from the safest one on, each at the whole error, until the first that does not pass.
 
         The expected loss grows along this order. So if the first threshold with too high a risk is not passed, no later
         one is, and one test at the error is all that can go wrong.
         """
-        falls, count = risk.as_masks_grow == "falls", len(losses)
+        falls = risk.as_masks_grow == "falls"
         needed = math.ceil(math.log(error) / math.log1p(-level))
         if count < needed:
             raise InputError(
                 f"a risk of at most {level:g} with confidence {1 - error:g} needs at least {needed} calibration cases "
                 f"(or patients), got {count}; give more of them, or ask for less"
             )
-        means = losses.mean(0) if falls else losses.mean(0).flip(0)
+        ordered = means if falls else means.flip(0)
         # The means do not fall along this order, nor do their p-values, so bisection finds the last that passes.
-        passed = bisect_right(means.tolist(), error, key=lambda mean: hoeffding_bentkus(mean, count, level))
+        passed = bisect_right(ordered.tolist(), error, key=lambda mean: hoeffding_bentkus(mean, count, level))
         last = max(passed - 1, 0)
         return grid[last if falls else len(grid) - 1 - last]
 
-    def _tested(self, losses: Tensor, risk: Risk, level: float, grid: Tensor) -> Tensor:
+    def _tested(self, means: Tensor, count: int, risk: Risk, level: float, grid: Tensor) -> Tensor:
         """Test each of some fixed thresholds at its part of the error, and return the best of those that pass."""
         assert self.confidence is not None
-        means, candidates = losses.mean(0)[_TESTED], grid[_TESTED]
+        means, candidates = means[_TESTED], grid[_TESTED]
         error = (1 - self.confidence) / len(candidates)
-        passing = [hoeffding_bentkus(mean, len(losses), level) <= error for mean in means.tolist()]
+        passing = [hoeffding_bentkus(mean, count, level) <= error for mean in means.tolist()]
         if not any(passing):
             raise InputError(
                 f"no threshold has an expected loss {risk.name!r} of at most {level:g} with confidence "
-                f"{self.confidence:g}: the lowest mean over {len(losses)} cases is {means.min().item():.3f}; allow a "
+                f"{self.confidence:g}: the lowest mean over {count} cases is {means.min().item():.3f}; allow a "
                 "higher risk, give more cases, or improve the model"
             )
         chosen = means.where(torch.tensor(passing, device=means.device), torch.inf).argmin()
@@ -262,20 +262,3 @@ class RiskControl(Conformal):
             raise ShapeMismatch(f"masks must hold class indices as integers, got {target.dtype}")
         truth = target != 0 if self.foreground is None else target == self.foreground
         return truth, self.likelihood.counted(target)
-
-
-def _by_patient(losses: Tensor, patients: Sequence[Any] | None) -> Tensor:
-    """Average the losses of the cases of each patient."""
-    if patients is None:
-        return losses
-    if len(patients) != len(losses):
-        raise ShapeMismatch(f"patients must name one patient for each of {len(losses)} cases, got {len(patients)}")
-    names = {patient: place for place, patient in enumerate(dict.fromkeys(_plain(patients)))}
-    index = torch.tensor([names[patient] for patient in _plain(patients)], device=losses.device)
-    sums = losses.new_zeros(len(names), losses.shape[1]).index_add_(0, index, losses)
-    return sums / torch.bincount(index)[:, None]
-
-
-def _plain(patients: Sequence[Any]) -> list[Any]:
-    """Return names that can be compared: entries of a tensor are objects that equal nothing but themselves."""
-    return [patient.item() if isinstance(patient, Tensor) else patient for patient in patients]

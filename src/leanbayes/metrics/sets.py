@@ -107,13 +107,39 @@ CONFORMAL_COVERAGE = Metric(
     None,
     "Conformal coverage",
     "The share of test examples whose conformal set or interval holds the truth; low and high are the ends of its "
-    "exact 95 % interval, and the name of a class stands for the share of that class.",
+    "exact 95 % interval (Clopper and Pearson).",
+)
+CONFORMAL_CLASS_COVERAGE = Metric(
+    "conformal_class_coverage",
+    None,
+    "Class coverage",
+    "The share of the test examples of one true class whose conformal set holds that class.",
+)
+CONFORMAL_GROUP_COVERAGE = Metric(
+    "conformal_group_coverage",
+    None,
+    "Group coverage",
+    "The share of the test examples of one group whose conformal set or interval holds the truth.",
+)
+CONFORMAL_SIZE_COVERAGE = Metric(
+    "conformal_size_coverage",
+    None,
+    "Coverage by size",
+    "The share of conformal sets of one size that hold the true class, or the same for the narrowest to the widest "
+    "quarter of the intervals. It is equal for all sizes if sets grow exactly where inputs are hard.",
+)
+CONFORMAL_EMPTY = Metric(
+    "conformal_empty",
+    None,
+    "Empty sets",
+    "The share of conformal sets without any class, or of conformal intervals without any number.",
 )
 CONFORMAL_SIZE = Metric(
     "conformal_size",
     "low",
     "Conformal size",
-    "The mean number of classes in a conformal set, or the mean width of a conformal interval.",
+    "The mean number of classes in a conformal set, or the mean width of a conformal interval. Methods with another "
+    "level or coverage do not compare by it.",
 )
 CONFORMAL_RISK = Metric(
     "conformal_risk",

@@ -192,3 +192,13 @@ def test_a_comparison_recommends_with_one_seed_and_with_several(tmp_path: Path) 
     assert one["gain"]["low"] <= one["gain"]["mean"] <= one["gain"]["high"]
     two = compare(tasks.classes(), methods, tmp_path, Protocol((0, 1), BUDGET))["recommendation"]
     assert (two["gain"]["over"], two["gain"]["n"]) == ("seeds", 2)
+
+
+def test_conformal_prediction_on_top_leaves_a_plain_network_plain() -> None:
+    over = {"name": "conformal", "of": TEMPERED}
+    rows = [
+        method("sets", BASE, over),
+        method("lean", BASE - 0.05 + NOISE, {"name": "conformal", "of": {"name": "vi"}}),
+    ]
+    chosen = recommend(results(*rows), nothing)
+    assert (chosen.take, chosen.reference, chosen.comparisons) == ("lean", "sets", 1)

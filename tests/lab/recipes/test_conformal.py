@@ -87,6 +87,7 @@ def test_calibration_examples_are_in_no_other_set() -> None:
         ("deterministic+conformal:score=nothing", tasks.classes, "unknown score of classes"),
         ("deterministic+conformal:score=lac", tasks.pixels, "is for classes and numbers"),
         ("deterministic+conformal:per=class", tasks.regression, "needs classes"),
+        ("deterministic+conformal:per=group", tasks.classes, "groups=function"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training(spec: str, make, words: str) -> None:
@@ -94,3 +95,12 @@ def test_what_does_not_fit_is_refused_before_training(spec: str, make, words: st
     with pytest.raises(lb.errors.InputError, match=words):
         prepare(parse(spec), make(), run)
     assert run.seconds == 0
+
+
+@pytest.mark.parametrize("kind", ["classes", "regression"])
+def test_each_group_of_the_task_has_the_guarantee(kind: str) -> None:
+    task = replace(KINDS[kind][0](), groups=lambda x: (x[:, 0] > 0).long())
+    trained = prepare(parse("deterministic+conformal:per=group,level=0.5"), task, Run(BUDGET))
+    assert isinstance(trained.predictor, Sets | Intervals)
+    assert trained.predictor.per is task.groups
+    assert trained.predictor.group_names.tolist() == [0, 1]

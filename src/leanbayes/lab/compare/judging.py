@@ -13,7 +13,7 @@ from leanbayes.evaluation.cost import cost_of, forward_flops
 from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
 from leanbayes.lab.compare.cases import CaseScores
-from leanbayes.lab.compare.conformal import conformal_metrics
+from leanbayes.lab.compare.conformal import measure_guarantee
 from leanbayes.lab.compare.members import MemberScores, remembering
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
@@ -109,7 +109,9 @@ def judge(
         arrays = collector.arrays() | sigma_of_first_layer(trained.predictor) | cases.arrays()
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
-    metrics = evaluation.metrics | conformal_metrics(predictor, test, task)
+    guarantee = measure_guarantee(predictor, test, task)
+    arrays |= guarantee.arrays if figures else {}
+    metrics = evaluation.metrics | guarantee.metrics
     return Judgement(metrics, cost, arrays, scales, scores.by_size(), cases.text(), cases.summary())
 
 

@@ -238,7 +238,13 @@ def _nlls(method: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _plain_kind(recipe: Mapping[str, Any]) -> str | None:
-    """Whether a recipe is the plain network ("plain"), that with temperature ("tempered"), or neither."""
+    """Whether a recipe is the plain network ("plain"), that with temperature ("tempered"), or neither.
+
+    Conformal prediction on top changes no probability, so it changes no kind.
+    """
+    under = recipe.get("of")
+    if recipe.get("name") == "conformal" and isinstance(under, Mapping):
+        return _plain_kind(under)
     if recipe.get("name") == "deterministic":
         return "plain"
     inner = recipe.get("of")

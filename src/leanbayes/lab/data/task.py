@@ -29,6 +29,8 @@ class Task:
         classes: the names of the classes in the order of the outputs; empty for regression.
         shifted: further sets that differ from the training set, so that a network should be unsure about them.
         preparation: how the inputs and the targets were prepared, if they were. `in_units` needs it.
+        groups: a function of the inputs of a batch that returns an integer for each, such as the hospital that it comes
+            from. Comparisons show the coverage of each group, and ``+conformal:per=group`` guarantees it.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Task:
     classes: tuple[str, ...] = ()
     shifted: Mapping[str, Dataset[Any]] = field(default_factory=dict)
     preparation: Preparation | None = None
+    groups: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
         for name in ("train", "validation", "test"):

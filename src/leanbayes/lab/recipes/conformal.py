@@ -40,7 +40,9 @@ class ConformalRecipe(OnTop):
     score: str | None = option(
         None, "What sets or intervals are made by: lac, aps, raps or top_k for classes; scaled, absolute or quantiles."
     )
-    per: Literal["all", "class"] = option("all", "Whether the guarantee holds over all inputs or for each class.")
+    per: Literal["all", "class", "group"] = option(
+        "all", "Whether the guarantee holds over all inputs, for each class, or for each group that the task names."
+    )
     share: float = option(
         0.5, "The share of the validation set that is split off for the calibration.", within="(0, 1)"
     )
@@ -48,7 +50,7 @@ class ConformalRecipe(OnTop):
     def train(self, task: Task, run: Run) -> nn.Module:
         """Split off the calibration examples, train the recipe underneath without them, and calibrate."""
         kind = task.likelihood.kind(split_batch(next(iter(run.loader(task.test))))[1])
-        self._check(kind)
+        self._check(kind, has_groups=task.groups is not None)
         calibration, rest = self._split(task)
         # A network that stopped early by the whole validation set would have seen the calibration examples.
         nets = run.nets if run.budget.patience is None else {}
@@ -59,7 +61,7 @@ class ConformalRecipe(OnTop):
             predictor = self._predictor(model, task, kind)
             return predictor.calibrate(run.tracked(calibration, "conformal"))
 
-    def _check(self, kind: str) -> None:
+    def _check(self, kind: str, has_groups: bool) -> None:
         """Refuse settings that do not fit, before any training."""
         if kind == "classes":
             as_class_score(self.score or _USUAL[kind])
@@ -69,6 +71,11 @@ class ConformalRecipe(OnTop):
             raise InputError(f"conformal:score={self.score} is for classes and numbers, and these data are {kind}")
         if self.per == "class" and kind != "classes":
             raise InputError(f"conformal:per=class needs classes, and these data are {kind}")
+        if self.per == "group" and (not has_groups or kind not in _USUAL):
+            raise InputError(
+                "conformal:per=group needs classes or numbers, and a task that names the group of each input: "
+                "Task(..., groups=function)"
+            )
 
     def _split(self, task: Task) -> tuple[Subset[Any], Subset[Any]]:
         """Divide the validation set at random, in the same way for every method and seed."""
@@ -85,9 +92,8 @@ class ConformalRecipe(OnTop):
 
     def _predictor(self, model: nn.Module, task: Task, kind: str) -> Sets | Intervals | RiskControl:
         settings: dict[str, Any] = {"likelihood": task.likelihood}
-        if kind == "classes":
-            per: Literal["class"] | None = "class" if self.per == "class" else None
-            return Sets(model, self.level, self.score or _USUAL[kind], per, **settings)
-        if kind == "regression":
-            return Intervals(model, self.level, self.score or _USUAL[kind], **settings)
+        if kind in _USUAL:
+            per: Any = {"all": None, "class": "class", "group": task.groups}[self.per]
+            wrapper: type[Sets | Intervals] = Sets if kind == "classes" else Intervals
+            return wrapper(model, self.level, self.score or _USUAL[kind], per=per, **settings)
         return RiskControl(model, "false_negatives", round(1 - self.level, 12), **settings)

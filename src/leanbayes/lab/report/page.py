@@ -15,6 +15,7 @@ from typing import Any
 from markupsafe import Markup
 
 from leanbayes._files import write_bytes
+from leanbayes.lab.report.guarantee import equal_coverage_metric, ranked
 from leanbayes.lab.report.read import read_comparison
 from leanbayes.lab.report.render import fill_template, inline_svg, package_text
 from leanbayes.lab.report.section import Section
@@ -229,15 +230,18 @@ class _Table:
 
 
 def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
-    """Quality, quality in detail and cost, so that each table fits a screen.
+    """Quality, sets at equal coverage, quality in detail and cost, so that each table fits a screen.
 
     A detail is a metric of one data set, class or level, which has ``/`` or ``@`` in its name.
     """
     names = [name for name in rows[0].cells if any(row.cells[name].seeds for row in rows)] if rows else []
     costs = [name for name in names if name.startswith(COST)]
     metrics = sorted((name for name in names if name not in costs), key=lambda name: direction(name, results) is None)
-    details = [name for name in metrics if "/" in name or "@" in name]
-    main = [name for name in metrics if name not in details]
+    ranking = equal_coverage_metric(rows)
+    guarantee = [name for name in names if name.startswith("conformal_")]
+    parts = [name for name in guarantee if "_coverage/" in name and not name.startswith("conformal_coverage/")]
+    details = [name for name in metrics if ("/" in name or "@" in name) and name not in guarantee]
+    main = [name for name in metrics if name not in (*details, *guarantee)]
     failed = [{"name": row.method, "error": row.error} for row in rows if row.error]
     tests = _tests(results.get("tests", {}), headline_metric(rows))
     tables = []
@@ -245,6 +249,15 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
         quality = _body(results, rows, main)
         advice = " ".join(filter(None, (_reading_advice(rows), _why_no_equivalent(results))))
         tables.append(_Table("table", "Quality", advice, *quality, failed, tests))
+    if guarantee:
+        columns = [*filter(None, (ranking,)), *(name for name in guarantee if name not in parts)]
+        words = _guarantee_words(ranking)
+        tables.append(
+            _Table("guarantee", "Sets and intervals with a guarantee", words, *_body(results, ranked(rows), columns))
+        )
+    if parts:
+        words = "The coverage of single classes, groups and sizes. A guarantee over all inputs promises none of them."
+        tables.append(_Table("parts", "Coverage in detail", words, *_body(results, rows, parts)))
     if details:
         words = "Metrics of single data sets, classes and levels of confidence, and of how well doubt detects errors."
         tables.append(_Table("detail", "Quality in detail", words, *_body(results, rows, details)))
@@ -252,6 +265,17 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
         words = "What each method needs in memory, time and arithmetic."
         tables.append(_Table("prices", "Cost", words, *_body(results, rows, costs)))
     return tables
+
+
+def _guarantee_words(ranking: str | None) -> str:
+    """How to read the table of guarantees, and by which column its rows are ranked."""
+    words = "Conformal methods promise how often their answers hold the truth, and the coverage shows what they kept."
+    if ranking is None:
+        return words
+    return (
+        f"Methods are ranked by the first column, {describe(ranking)[0]}: what they need to hold the truth equally "
+        f"often. {words}"
+    )
 
 
 def _reading_advice(rows: Sequence[Row]) -> str:

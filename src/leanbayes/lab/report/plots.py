@@ -23,6 +23,7 @@ __all__ = [
     "intervals",
     "layers",
     "pooled",
+    "ranges",
     "referral",
     "reliability",
     "reliability_bins",
@@ -191,6 +192,25 @@ def layers(names: Sequence[str], random: Numbers, size: Numbers) -> Figure:
     axes.set(ylim=(len(names) - 0.4, -0.6), xlim=(0, max(share.max() * 1.2, 1e-9)))
     axes.grid(visible=False, axis="y")
     axes.set_xticks([tick for tick in MaxNLocator(4).tick_values(0, share.max()) if tick <= 100])
+    return figure
+
+
+def ranges(names: Sequence[str], lows: Numbers, middles: Numbers, highs: Numbers, x_label: str, line: float) -> Figure:
+    """Draw a mark with a range for each name, the first on top, and a dashed line; NaN draws no line."""
+    names = ["".join(c if c.isprintable() else "?" for c in name).replace("$", r"\$") for name in names]
+    left = min(0.2 + 0.072 * max(map(len, names)), 2.1)
+    figure, axes = _axes(x_label, "", height=0.75 + 0.2 * len(names), left=left)
+    heights = np.arange(len(names))
+    if np.isfinite(line):
+        axes.axvline(line, color=INK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.6)
+    axes.hlines(heights, lows, highs, color=PALETTE[0], linewidth=2, alpha=0.55)
+    axes.scatter(middles, heights, s=26, color=PALETTE[0], linewidth=0, zorder=3)
+    axes.set_yticks(heights, names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.margins(x=0.08)
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
     return figure
 
 

@@ -9,6 +9,7 @@ import torch
 from leanbayes.lab.report import plots
 from leanbayes.lab.report.cases import cases
 from leanbayes.lab.report.gallery import examples, overlays
+from leanbayes.lab.report.guarantee import coverage, sizes
 from leanbayes.lab.report.read import Arrays, Numbers
 from leanbayes.lab.report.section import LegendEntry, Panel, Section
 from leanbayes.lab.report.table import COST, Row, describe, direction
@@ -34,6 +35,8 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
         _entropy_of_errors(names, arrays),
         _entropy_of_shifted(names, list(task.get("shifted", {})), arrays),
         _intervals(names, arrays),
+        sizes(rows),
+        coverage(names, classes, arrays),
         _layers(results["methods"]),
         _sigma(names, arrays),
         examples(names, classes, arrays),

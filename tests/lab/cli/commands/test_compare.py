@@ -82,3 +82,23 @@ def test_a_narrow_terminal_shows_whole_words_and_the_recommendation_last() -> No
     COMMAND.show(wide, record)
     head = wide.file.getvalue().splitlines()[0]
     assert all(title in head for title in ("Accuracy", "AUC", "NLL", "Brier", "ECE", "Parameters", "Random weights"))
+
+
+def test_a_terminal_shows_coverage_and_ranks_by_the_size_at_equal_coverage() -> None:
+    cost = {"train_seconds": 61.5, "predict_seconds": 2.25}
+    shared = {"nll": 0.1, "accuracy": 0.9, "conformal_coverage": 0.912, "conformal_size": 1.3, "conformal_empty": 0.01}
+    runs = {
+        name: [{"seed": 0, "metrics": shared | {"size_at_90": size}, "cost": cost}]
+        for name, size in (("ensemble+conformal", 1.25), ("lean+conformal", 1.125))
+    }
+    record = {
+        "methods": [{"name": name, "recipe": {}, "error": None, "runs": of} for name, of in runs.items()],
+        "report": "out/report.html",
+    }
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    COMMAND.show(console, record)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert any(line.startswith("lean+conformal") and "0.912" in line for line in lines)
+    words = " ".join(" ".join(lines).split())
+    assert "the smallest first: lean+conformal (1.125), ensemble+conformal (1.250)." in words

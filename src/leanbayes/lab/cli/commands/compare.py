@@ -24,7 +24,7 @@ METHODS = ("deterministic", "deterministic+temperature", "ensemble", "lean", "pa
 
 # The terminal shows every metric but these, those of classes, levels or shifted sets, and most costs. The page has all.
 _FIRST = ("accuracy", "auc", "dice", "miou", "rmse", "nll", "brier", "ece", "crps")
-_ON_THE_PAGE = {"ece_mass", "aurc", "entropy", "mutual_information", "coverage_error"}
+_ON_THE_PAGE = {"ece_mass", "aurc", "entropy", "mutual_information", "coverage_error", "conformal_empty"}
 _GAP = 2  # between two columns
 _COSTS = ("cost/parameters", "cost/random", "cost/train_seconds", "cost/predict_seconds")
 _IMPORTANT = (  # what a narrow terminal shows first
@@ -34,6 +34,8 @@ _IMPORTANT = (  # what a narrow terminal shows first
     "accuracy",
     "dice",
     "rmse",
+    "conformal_coverage",
+    "conformal_size",
     "ensemble_equivalent",
     "ece",
 )
@@ -84,7 +86,7 @@ def run(options: CompareOptions, session: Session) -> Result:
 
 def show(console: Console, record: Result) -> None:
     """Print the most important columns of the comparison, the errors, and where the report is."""
-    from leanbayes.lab.report import comparison_table, describe
+    from leanbayes.lab.report import comparison_table, describe, ranking_line
 
     rows = comparison_table(record)
     widths = {name: _width(name, rows) for name in _columns({name for row in rows for name in row.cells})}
@@ -97,6 +99,9 @@ def show(console: Console, record: Result) -> None:
         cells = [row.cells.get(name) for name in names]
         table.add_row(row.method, *("" if cell is None else _text(cell.text, cell.best) for cell in cells))
     console.print(table)
+    if any("conformal_coverage" in row.cells for row in rows):
+        print_line(console, "")
+        print_line(console, ranking_line(rows))
     for row in rows:
         if row.error is not None:
             print_line(console, f"{row.method} failed: {row.error}")
