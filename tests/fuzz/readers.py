@@ -31,6 +31,7 @@ from leanbayes.lab.tune.study import open_study
 from tests.fuzz.mutations import damage_bytes, damage_json, damage_text, forge_png, forge_tensors, forge_zip
 from tests.fuzz.reader import Reader
 from tests.fuzz.saved_readers import corrupted_images, folders, hub_folders, predictors
+from tests.fuzz.scan_readers import scans
 from tests.lab.data.makers import class_tree, mask_tree
 from tests.lab.report.fixtures import regression_task
 
@@ -39,7 +40,7 @@ def all_readers(folder: Path) -> dict[str, Reader]:
     """Write a whole file for every reader, and return the readers by name."""
     readers: dict[str, Reader] = {}
     ours = (_models, _checkpoints, _arrays, _pictures, _texts, _comparisons, _studies, _archives)
-    for make in (*ours, predictors, folders, corrupted_images, hub_folders):
+    for make in (*ours, predictors, folders, corrupted_images, hub_folders, scans):
         home = folder / make.__name__.strip("_")
         home.mkdir(parents=True)
         readers |= make(home)

@@ -133,3 +133,13 @@ def test_damaged_bytes_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
                 refused += 1
                 assert "\n" not in str(error)  # noqa: PT017
     assert refused > 40
+
+
+def test_an_affine_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    """Found by the fuzz: nibabel gives such a scan no orientation, and turning it raised an error of NumPy."""
+    path = nifti(tmp_path / "a.nii", np.zeros((2, 2, 2), np.int16))
+    data = bytearray(path.read_bytes())
+    data[296:312] = bytes(16)  # the second row of the affine
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="maps different voxels to one place"):
+        read_scan(path)

@@ -132,7 +132,8 @@ def read_scan(path: Path) -> Scan:
     """
     try:
         if path.is_file() and path.name.lower().endswith(NIFTI):
-            values, geometry = _read_nifti(path)
+            with _nibabel().imageglobals.LoggingOutputSuppressor():  # it logs every header value that it repairs
+                values, geometry = _read_nifti(path)
         else:
             with _quietly():
                 values, geometry = _read_dicom(path)
@@ -191,10 +192,16 @@ def _read_nifti(path: Path) -> tuple[Array, Geometry]:
         raise FileError(f"{path} claims {shape} voxels, more than a file of its size may unpack to; copy it again")
     values = np.asanyarray(image.dataobj)
     values = values.reshape(*shape, *(1 for _ in range(4 - len(shape))))
+    affine = np.asarray(image.affine, np.float64)
+    if not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
+        raise InputError(
+            f"scan {path} has an affine that maps different voxels to one place, so nobody knows how it lies; its axes "
+            f"are {affine[:3, :3].tolist()}; write it again with the right affine"
+        )
     header = image.header.copy()
     if len(shape) == 4:
         header.set_data_shape(shape[:3])
-    return values, Geometry(np.asarray(image.affine, np.float64), values.shape[:3], header)
+    return values, Geometry(affine, values.shape[:3], header)
 
 
 def _read_dicom(path: Path) -> tuple[Array, Geometry]:
