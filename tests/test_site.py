@@ -270,7 +270,8 @@ def test_the_screens_of_a_desk_and_of_a_phone_show_a_whole_page(
     page = visit(SHOWN[name], screen)
     assert_no_sideways_scrolling(page, screen)
     page.locator(".md-content img").evaluate_all("images => images.forEach(image => { image.loading = 'eager' })")
-    page.wait_for_load_state("networkidle")
+    loaded = "[...document.querySelectorAll('.md-content img')].every(image => image.complete && image.naturalWidth)"
+    page.wait_for_function(loaded, timeout=120_000)
     sizes = page.locator(".md-content img").evaluate_all("all => all.map(i => [i.naturalWidth, i.clientWidth])")
     assert sizes
     assert all(natural > 0 and shown > 150 for natural, shown in sizes)

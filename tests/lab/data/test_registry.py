@@ -15,7 +15,7 @@ def test_unknown_names_and_options(tmp_path: Path) -> None:
 
 
 def test_every_set_that_is_not_made_up_says_where_it_is_published(tmp_path: Path) -> None:
-    made_up = {"cells", "cubic", "cubic-30000", "lesions"}
+    made_up = {"cells", "cubic", "cubic-30000", "lesions", "volumes"}
     for name in DATA:
         if name in made_up:
             assert isinstance(load_data(name, download=True), Source)

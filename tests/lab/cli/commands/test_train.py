@@ -80,7 +80,7 @@ def test_what_a_disturbed_training_left_is_swept(rows: Path, capsys: pytest.Capt
         complaint(capsys, *TRAIN)
     assert all(part.exists() for part in parts)
     run(*TRAIN)
-    assert {path.name for path in (rows / "run").iterdir()} == {"model.lb", "scores.json"}
+    assert {path.name for path in (rows / "run").iterdir()} == {"cases.csv", "model.lb", "scores.json"}
 
 
 def test_one_training_at_a_time_has_a_folder(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,7 +99,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path) -> None:
     refused("has no column 'z'; its columns are ['a', 'b', 'y']", path, target="z")
     refused("say which column of", path, target=None)
     refused("which gives no 'pixels'", path, kind="pixels")
-    refused("masks=m is for a folder of images only", path, masks="m")
+    refused("masks=m is for a folder of images or a folder of scans only", path, masks="m")
     refused("two columns named 'a'", csv_file(tmp_path / "b.csv", "a,a,y", lines))
     refused("column 1 of", csv_file(tmp_path / "b.csv", ",a,y", lines))
     refused("has no rows", csv_file(tmp_path / "b.csv", "a,b,y", []))
