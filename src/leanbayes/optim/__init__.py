@@ -8,7 +8,8 @@ classes that satisfy `OptimizerBuilder`, in the modules of this package and behi
 import inspect
 
 from leanbayes._catalogue import Catalogue
-from leanbayes.optim.ivon import IVON, CurvatureSummary
+from leanbayes.optim.curvature import CurvatureSummary
+from leanbayes.optim.ivon import IVON
 from leanbayes.optim.natural_gradients import NaturalGradients
 from leanbayes.optim.protocol import NamedOptimizer, OptimizerBuilder, Problem
 from leanbayes.optim.random_tensor import RandomTensor, random_tensors

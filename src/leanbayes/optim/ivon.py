@@ -42,19 +42,27 @@ around a wide minimum, whose middle predicts better than any point on the way.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Normal as TorchNormal
 from torch.optim import Optimizer
 
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError, SelectionError
+from leanbayes.errors import InputError
 from leanbayes.optim.averages import begin_again, count_step, first_averaged, write_averages
-from leanbayes.optim.random_tensor import RandomTensor, random_tensors
+from leanbayes.optim.curvature import CurvatureSummary, summarise
+from leanbayes.optim.groups import groups_of
+from leanbayes.optim.random_tensor import random_tensors
+from leanbayes.optim.settings import (
+    DEFAULT_RATES,
+    INITIAL_CURVATURE,
+    beta2_for,
+    check_kl_weight,
+    check_settings,
+    require_positive,
+)
 from leanbayes.optim.starts import usual_sizes
 from leanbayes.optim.sweeps import (
     AdamRule,
@@ -66,57 +74,17 @@ from leanbayes.optim.sweeps import (
     refuse_non_finite,
     write_scales,
 )
+from leanbayes.optim.targets import Target, check_start, check_tensors, replace_priors, target_of
 from leanbayes.posteriors import Normal
-from leanbayes.priors import CentredPrior, FixedPrior
-from leanbayes.subspace import dense_name
 
-__all__ = ["DEFAULT_RATES", "IVON", "CurvatureSummary", "check_kl_weight", "check_settings"]
+__all__ = ["IVON"]
 
-DEFAULT_RATES = {"natural": 0.5, "adam": 2e-3}
 _WIDEST_START = 0.9  # of the prior's scale, so that the initial curvature is positive
-_INITIAL_CURVATURE = 0.1
-_TIME_CONSTANTS = 5.0  # by default the curvature forgets its start by a factor e⁻⁵ within the training
 _ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
-_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 _FIXED = (
     "n_data", "temperature", "initial_scale", "initial_curvature", "relative_scale", "prior_precisions", "means",
     "average_from",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class CurvatureSummary:
-    """How far the scales have moved.
-
-    Attributes:
-        start: the 5, 25, 50, 75 and 95 % quantiles of the scales at the start.
-        end: the same quantiles of the scales now.
-        moved: the median of |log σ − log σ₀|. A training that leaves it near 0 has not learnt its scales.
-    """
-
-    start: tuple[float, ...]
-    end: tuple[float, ...]
-    moved: float
-
-
-@dataclass(frozen=True)
-class _Target:
-    """A random tensor with its Normal prior: precision, and mean. The mean is None if the tensor remembers it.
-
-    ``usual`` is the usual size of its weights, which ``relative_scale`` multiplies.
-    """
-
-    tensor: RandomTensor
-    precision: float
-    centre: float | None
-    usual: float
-
-    def centres(self) -> Tensor | float:
-        """Return the mean of the prior, as one number or for each random coordinate."""
-        if self.centre is not None:
-            return self.centre
-        assert self.tensor.parts.memory is not None
-        return self.tensor.parts.memory
 
 
 @dataclass(frozen=True)
@@ -228,23 +196,23 @@ class IVON(Optimizer):
         check_settings(temperature, starts, beta1, beta2, clip, plain_lr, means, average)
         lr = DEFAULT_RATES[means] if lr is None else lr
         for rate in lr.values() if isinstance(lr, Mapping) else (lr,):
-            _require_positive(lr=rate)
-        _require_positive(weight_decay=weight_decay)
+            require_positive(lr=rate)
+        require_positive(weight_decay=weight_decay)
         check_kl_weight(kl_weight)
-        beta2 = _beta2(steps) if beta2 is None else beta2
+        beta2 = beta2_for(steps) if beta2 is None else beta2
         if average and steps is None:
             raise InputError("averaging over a share of the training needs its length; say it with steps=")
         tensors = random_tensors(bnn)
-        _check_tensors(tensors)
+        check_tensors(tensors)
         if all(start is None for start in starts.values()):
-            starts["initial_curvature"] = _INITIAL_CURVATURE
+            starts["initial_curvature"] = INITIAL_CURVATURE
         size = n_data / (temperature * kl_weight)
         if weight_decay is not None:
-            _replace_priors(bnn, scale=1 / math.sqrt(size * weight_decay))
+            replace_priors(bnn, scale=1 / math.sqrt(size * weight_decay))
         sizes = usual_sizes(bnn.model, tensors)
-        self._targets = [_target(bnn, tensor, usual) for tensor, usual in zip(tensors, sizes, strict=True)]
+        self._targets = [target_of(bnn, tensor, usual) for tensor, usual in zip(tensors, sizes, strict=True)]
         for target in self._targets:
-            _check_start(target, initial_scale)
+            check_start(target, initial_scale)
         self._by_mean = {id(target.tensor.mean): target for target in self._targets}
         settings: dict[str, Any] = {
             "plain_lr": plain_lr,
@@ -262,7 +230,7 @@ class IVON(Optimizer):
             "taken": 0,
             "averaged": 0,
         }
-        groups = _groups(bnn, lr, list(others), [tensor.rho for tensor in tensors])
+        groups = groups_of(bnn, lr, list(others), [tensor.rho for tensor in tensors])
         super().__init__(groups, {"lr": groups[0]["lr"], "start_lr": groups[0]["lr"], **settings})
         self._bnn, self._owner, self.average = bnn, object(), average
         vars(bnn)["_scale_owner"] = self._owner
@@ -287,7 +255,7 @@ class IVON(Optimizer):
             )
         check_kl_weight(self.param_groups[0]["kl_weight"])
         refuse_non_finite(dict(self._gradients()))
-        copies: list[tuple[_Target, Tensor]] = []  # the random means of partly random tensors
+        copies: list[tuple[Target, Tensor]] = []  # the random means of partly random tensors
         try:
             self._natural_steps(copies)
             self._adam_steps()
@@ -296,7 +264,7 @@ class IVON(Optimizer):
             raise
         finally:
             for target, random_means in copies:  # Adam has moved the whole tensor
-                _put(target.tensor, random_means)
+                target.tensor.set_random_mean(random_means)
         count_step(self, self._without_scales())
         return loss
 
@@ -349,19 +317,11 @@ class IVON(Optimizer):
         entries["curvature"] = torch.where(changed, curvature, entries["curvature"])
         begin_again(self)
 
-    @torch.no_grad()
     def summary(self) -> CurvatureSummary:
         """Return how far the scales have moved from their start."""
-        size, scales, starts = self.param_groups[0]["initial_size"], [], []
-        for target in self._targets:
-            scales.append(target.tensor.scale().flatten().double())
-            starts.append(torch.full_like(scales[-1], (self._start(target) * size + target.precision) ** -0.5))
-        start, end = torch.cat(starts), torch.cat(scales)
-        stride = max(1, end.numel() // 1_000_000)  # torch.quantile takes at most 16 million numbers
-        start, end = start[::stride], end[::stride]
-        levels = torch.tensor(_LEVELS, dtype=end.dtype, device=end.device)
-        quantiles = [tuple(values.quantile(levels).tolist()) for values in (start, end)]
-        return CurvatureSummary(quantiles[0], quantiles[1], float((end.log() - start.log()).abs().median()))
+        size = self.param_groups[0]["initial_size"]
+        starts = [(self._start(target) * size + target.precision) ** -0.5 for target in self._targets]
+        return summarise(starts, [target.tensor.scale() for target in self._targets])
 
     def _gradients(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all gradients with what to call them."""
@@ -376,7 +336,7 @@ class IVON(Optimizer):
                     raise InputError(f"IVON needs dense gradients, and that of {name} is sparse; use sparse=False")
                 yield name, parameter.grad
 
-    def _natural_steps(self, copies: list[tuple[_Target, Tensor]]) -> None:
+    def _natural_steps(self, copies: list[tuple[Target, Tensor]]) -> None:
         """Make the steps of all random coordinates; the random means of partly random tensors go to ``copies``."""
         groups = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
         sweeps: dict[tuple[NaturalRule, _Kind], list[list[Tensor]]] = {}
@@ -438,7 +398,7 @@ class IVON(Optimizer):
             for columns in in_pieces(rows):
                 adam_sweep(rule, *columns)
 
-    def _with_prior(self, target: _Target) -> Tensor:
+    def _with_prior(self, target: Target) -> Tensor:
         """Return the gradient of a tensor with that of the prior, δ(m − m₀) for random coordinates."""
         tensor = target.tensor
         assert tensor.mean.grad is not None
@@ -447,7 +407,7 @@ class IVON(Optimizer):
             return tensor.mean.grad + slope
         return tensor.mean.grad.flatten().index_add(0, tensor.index.long(), slope).view(tensor.mean.shape)
 
-    def _rule(self, target: _Target, group: Mapping[str, Any], step: int) -> NaturalRule:
+    def _rule(self, target: Target, group: Mapping[str, Any], step: int) -> NaturalRule:
         size = self._size()
         return NaturalRule(
             size=size,
@@ -466,7 +426,7 @@ class IVON(Optimizer):
         group = self.param_groups[0]
         return float(group["n_data"] / (group["temperature"] * group["kl_weight"]))
 
-    def _start(self, target: _Target) -> float:
+    def _start(self, target: Target) -> float:
         """Return h₀: as the user gave it, or 1/(λσ₀²) − δ with the λ and δ of the start."""
         group = self.param_groups[0]
         if group["initial_curvature"] is not None:
@@ -487,75 +447,6 @@ class IVON(Optimizer):
             write_scales([rho], [precision.mul_(size).rsqrt_()])
 
 
-def _beta2(steps: int | None) -> float:
-    if steps is None:
-        raise InputError("say how long the training is with steps=, or how slow the curvature is with beta2=")
-    return 1 - min(_TIME_CONSTANTS / steps, 0.1)
-
-
-def _check_tensors(tensors: list[RandomTensor]) -> None:
-    if not tensors:
-        raise InputError("the model has no random weights, so IVON has nothing to train; use torch.optim.Adam")
-    for tensor in tensors:
-        if tensor.rho.dtype.itemsize < 4:
-            raise InputError(
-                f"{tensor.name!r} has weights of type {tensor.rho.dtype}, whose digits cannot hold the small changes "
-                "of the curvature; keep the weights in float32, and run the passes under torch.autocast"
-            )
-
-
-def _target(bnn: Bayesian, tensor: RandomTensor, usual: float) -> _Target:
-    rule = bnn._priors[tensor.name]
-    if isinstance(rule, CentredPrior):
-        return _Target(tensor, rule.scale**-2, None, usual)
-    if isinstance(rule, FixedPrior) and isinstance(rule.law, TorchNormal):
-        return _Target(tensor, float(rule.law.scale) ** -2, float(rule.law.loc), usual)
-    raise InputError(
-        f"IVON needs a Normal prior that stays as it is, got {rule} for {tensor.name!r}; "
-        "use prior=torch.distributions.Normal(0, s), lb.priors.CentredPrior(s), or weight_decay= of IVON"
-    )
-
-
-def _groups(
-    bnn: Bayesian, lr: float | Mapping[str, float], others: list[nn.Parameter], scales: list[nn.Parameter]
-) -> list[dict[str, Any]]:
-    """Return one group of parameters for each learning rate, then that of the scales."""
-    named = {name: parameter for name, parameter in bnn.model.named_parameters() if parameter.requires_grad}
-    if not isinstance(lr, Mapping):
-        means = [[*named.values(), *others]]
-        rates = [lr]
-    else:
-        members: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in lr}
-        for name, parameter in named.items():
-            match = next((pattern for pattern in lr if fnmatchcase(dense_name(name), pattern)), None)
-            if match is None:
-                raise SelectionError(f"no learning rate for {name!r} among {list(lr)}; add '*' as the last pattern")
-            members[match].append(parameter)
-        empty = next((pattern for pattern, found in members.items() if not found), None)
-        if empty is not None:
-            raise SelectionError(f"the pattern {empty!r} of the learning rates matches no parameter of its own")
-        means, rates = list(members.values()), list(lr.values())
-        means[-1] += others
-    groups = [{"params": mean, "lr": rate, "start_lr": rate} for mean, rate in zip(means, rates, strict=True)]
-    return [*groups, {"params": scales, "lr": rates[0], "start_lr": rates[0]}]
-
-
-def _replace_priors(bnn: Bayesian, scale: float) -> None:
-    prior = TorchNormal(0.0, scale)
-    bnn.prior = prior
-    bnn._priors = dict.fromkeys(bnn._priors, FixedPrior(prior))
-
-
-def _put(tensor: RandomTensor, means: Tensor) -> None:
-    """Write the random means of a partly random tensor."""
-    assert tensor.index is not None
-    values, index = tensor.mean.detach(), tensor.index.long()
-    if values.is_contiguous():
-        values.view(-1).index_copy_(0, index, means)
-    else:
-        values.copy_(values.flatten().index_copy(0, index, means).view(values.shape))
-
-
 def _check_entries(parameter: Tensor, entries: Mapping[str, Any]) -> None:
     for name, value in entries.items():
         if isinstance(value, Tensor) and (value.shape != parameter.shape or value.dtype != parameter.dtype):
@@ -563,57 +454,3 @@ def _check_entries(parameter: Tensor, entries: Mapping[str, Any]) -> None:
                 f"the state that is loaded has a {name} of shape {tuple(value.shape)} and type {value.dtype} for a "
                 f"parameter of shape {tuple(parameter.shape)} and type {parameter.dtype}; it belongs to another model"
             )
-
-
-def _check_start(target: _Target, scale: float | None) -> None:
-    if scale is not None and scale**-2 <= target.precision:
-        raise InputError(
-            f"initial_scale must be below the scale of the prior, because data can only narrow the posterior; got "
-            f"initial_scale={scale} and a prior of scale {target.precision**-0.5:.3g} for {target.tensor.name!r}; "
-            "lower initial_scale"
-        )
-
-
-def check_kl_weight(weight: float) -> None:
-    """Raise unless the weight of the KL is positive."""
-    if not 0 < weight < math.inf:
-        raise InputError(
-            f"IVON has the KL divergence in its update and needs a positive KL weight, got {weight}; "
-            "use a constant kl_weight above 0"
-        )
-
-
-def check_settings(
-    temperature: float,
-    starts: Mapping[str, float | None],
-    beta1: float,
-    beta2: float | None,
-    clip: float | None,
-    plain_lr: float,
-    means: str,
-    average: float,
-) -> None:
-    """Raise if a setting that IVON and `NaturalGradients` have in common is out of its range."""
-    _require_positive(temperature=temperature, plain_lr=plain_lr, clip=clip, **starts)
-    given = {name: value for name, value in starts.items() if value is not None}
-    if len(given) > 1:
-        raise InputError(
-            f"{' and '.join(given)} each say where the scales start; got {' and '.join(map(str, given.values()))}; "
-            "leave one of them out"
-        )
-    for name, value in (("beta1", beta1), ("beta2", beta2), ("average", average)):
-        if value is not None and not 0 <= value < 1:
-            raise InputError(f"{name} must be at least 0 and below 1, got {value}")
-    if means not in DEFAULT_RATES:
-        raise InputError(f"means must be one of {list(DEFAULT_RATES)}, got {means!r}")
-    if means == "adam" and clip is not None:
-        raise InputError(
-            f"clip limits the natural-gradient step of the means, and means='adam' takes none; got clip={clip}; "
-            "leave it out, and clip gradients with Optimization(clip=...)"
-        )
-
-
-def _require_positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 < value < math.inf:
-            raise InputError(f"{name} must be a positive finite number, got {value}")

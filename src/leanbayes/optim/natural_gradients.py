@@ -4,9 +4,10 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 from leanbayes.bayesian import Bayesian
-from leanbayes.optim.ivon import DEFAULT_RATES, IVON, check_settings
+from leanbayes.optim.ivon import IVON
 from leanbayes.optim.protocol import Problem
 from leanbayes.optim.random_tensor import random_tensors
+from leanbayes.optim.settings import DEFAULT_RATES, check_settings
 
 __all__ = ["DEFAULT", "NaturalGradients"]
 

@@ -69,6 +69,16 @@ class RandomTensor:
         """Write ρ so that the scales become ``scale``, which is positive and shaped as ``rho``."""
         self.rho.copy_(inverse_softplus(scale))
 
+    @torch.no_grad()
+    def set_random_mean(self, means: Tensor) -> None:
+        """Write the means of the random coordinates of a partly random tensor."""
+        assert self.index is not None
+        values, index = self.mean.detach(), self.index.long()
+        if values.is_contiguous():
+            values.view(-1).index_copy_(0, index, means)
+        else:
+            values.copy_(values.flatten().index_copy(0, index, means).view(values.shape))
+
     def _random(self, values: Tensor) -> Tensor:
         return values if self.index is None else values.flatten().index_select(0, self.index)
 

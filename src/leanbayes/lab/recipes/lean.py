@@ -60,6 +60,7 @@ class Lean(Recipe):
         "means, and the learning rate then falls to 0 as a cosine.",
         within="[0, 1)",
     )
+    schedule: str | None = option(None, "The schedule of the learning rate after pretraining.")
     temperature: float = option(
         0.1,
         "The temperature of the posterior in training: the effective number of examples is the number of examples "
@@ -97,7 +98,7 @@ class Lean(Recipe):
         if self.predict is not None:
             as_propagation(self.predict)
         for item in fields(self):  # before the numbers are divided by
-            check_within(getattr(self, item.name), item.metadata["within"], f"lean:{item.name}")
+            check_within(getattr(self, item.name), item.metadata["within"], f"lean:{item.name}") if "within" in item.metadata else None
         Optimization(**self.optimization(1, 1.0))
 
     def optimization(self, steps: int, plain_lr: float) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class Lean(Recipe):
             "optimizer": natural,
             "lr": _FASTER * plain_lr if self.lr is None else self.lr,
             "weight_decay": self.weight_decay,
-            "schedule": "constant" if self.average else "cosine",
+            "schedule": self.schedule or ("constant" if self.average else "cosine"),
             "patience": None,  # there is no best epoch to wait for: the average, or the last epoch, is kept
         }
 
