@@ -4,7 +4,8 @@
 
 For each task and seed, the script trains five plain networks, one with averaged weights (SWA) and two `lean` networks,
 and judges them on the test set: the plain network, the same with a temperature, SWA with a temperature, five networks
-with a temperature, one lean network and two of them. All trainings of a task have the same number of epochs. Plain
+with a temperature, one lean network and two of them. Networks that predict numbers have a factor on the predicted noise
+in place of a temperature. All trainings of a task have the same number of epochs. Plain
 networks keep the epoch with the least validation loss. Each method has those of three settings that had the least
 validation NLL on a seed of its own (1000): three learning rates for plain networks, three variants of lean. No setting
 is chosen on test data.
@@ -29,7 +30,7 @@ from torch.utils.data import TensorDataset
 
 import leanbayes as lb
 from harness import RESULTS, ROOT, write
-from leanbayes.baselines import Ensemble, Temperature
+from leanbayes.baselines import Ensemble, NoiseScale, Temperature, rescaling_for
 from leanbayes.errors import LeanBayesError
 from leanbayes.lab.data import Source, Task, load_data
 from leanbayes.lab.data.source import Examples
@@ -66,8 +67,8 @@ class Experiment:
     epochs: int
     batch_size: int = 100
     unseen: str | None = None
-    rates: tuple[float, ...] = (1e-3, 2e-3, 4e-3)
-    lean: tuple[str, ...] = ("lean:lr=0.002", "lean:lr=0.004", "lean:lr=0.008")
+    rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
+    lean: tuple[str, ...] = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.004,noise=0.1,forget=5")
     size: int | None = None
     split_by_seed: bool = False
 
@@ -81,7 +82,7 @@ def trial_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-_TABLES = ("lean:lr=0.002", "lean:lr=0.004", "lean:lr=0.004,forget=5")
+_TABLES = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.016")
 
 EXPERIMENTS = {
     "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),
@@ -192,8 +193,9 @@ def _tuned(name: str, folders: tuple[str, ...]) -> dict[str, Any]:
 
     def nll(spec: str, lr: float) -> float:
         network, likelihood, _ = _train(name, task, spec, lr, TUNING_SEED)
-        if likelihood.has_logits and spec == "deterministic":
-            network = Temperature.fit(network, _batches(task.validation), likelihood)
+        rescaling = rescaling_for(likelihood)
+        if rescaling is not None and not spec.startswith("lean"):  # lean has chosen its own
+            network = rescaling.fit(network, _batches(task.validation), likelihood)
         return lb.evaluate(network, _batches(task.validation), likelihood=likelihood).metrics["nll"]
 
     plain = {lr: nll("deterministic", lr) for lr in experiment.rates}
@@ -227,8 +229,9 @@ def _unit(name: str, seed: int, settings: dict[str, Any], folders: tuple[str, ..
     )
     rows = {}
     for method, network, likelihood, scaled in methods:
-        if scaled and likelihood.has_logits:
-            network = Temperature.fit(network, _batches(task.validation), likelihood)
+        rescaling = rescaling_for(likelihood)
+        if scaled and rescaling is not None:
+            network = rescaling.fit(network, _batches(task.validation), likelihood)
         rows[method] = _judged(network, likelihood, task)
     return {
         "methods": rows,
@@ -249,8 +252,8 @@ def _judged(network: nn.Module, likelihood: Likelihood, task: Task) -> dict[str,
     scores = lb.evaluate(network, test, likelihood=likelihood, shifted=shifted, on_prediction=collect).metrics
     wanted = ("accuracy", "dice", "rmse", "nll", "ece", "brier", "ood/unseen/auroc")
     row = {key: scores[key] for key in wanted if key in scores}
-    if isinstance(network, Temperature):
-        row["temperature"] = network.temperature
+    if isinstance(network, Temperature | NoiseScale):
+        row["rescaling"] = network.number
     if task.shifted:
         known, unseen = (torch.cat(doubts[key]).cpu().numpy() for key in (None, "unseen"))
         labels = np.r_[np.zeros(len(known)), np.ones(len(unseen))]

@@ -208,7 +208,7 @@ def test_what_cannot_be_used_is_named() -> None:
     with pytest.raises(InputError, match="samples"):
         Temperature.fit(nn.Identity(), [(x, y)], Categorical(), samples=0)
     with pytest.raises(InputError, match="pair"):
-        Temperature(nn.Identity())._scaled((x, x))
+        Temperature(nn.Identity()).rescaled((x, x))
 
 
 def test_the_search_looks_at_all_draws_only_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,20 +3,18 @@
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, prediction_tensor, split_batch
 from leanbayes._wrappers import unwrap
-from leanbayes.bayesian import Bayesian, refuse_random_parts
+from leanbayes.baselines.rescaled import Rescaled, draws_of
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
-from leanbayes.prediction import Predictor, in_eval, laws_of, outputs_of
-from leanbayes.prediction.prediction import networks_of
+from leanbayes.prediction import in_eval, laws_of
 from leanbayes.propagate.outputs import Outputs
 
 __all__ = ["Temperature"]
@@ -28,19 +26,14 @@ _GRID_LOGITS = 2**19  # of which a grid sees where the valley is
 _BLOCK = 2**17  # logits that are computed at a time, so that they stay in the cache
 
 
-class Temperature(Predictor):
+class Temperature(Rescaled):
     """A model whose logits are divided by a temperature T in each draw. It returns the logits as a tensor.
 
     Args:
         model: a plain module, a `Bayesian` or another `Predictor`.
 
-    Attributes:
-        validation_nll: the mean negative log-likelihood that `fit` reached; None for a temperature from elsewhere.
-        validation_targets: how many targets it is the mean of.
-
     >>> model = nn.Linear(1, 2)
-    >>> scaled = Temperature(model)
-    >>> _ = scaled.log_temperature.fill_(math.log(2.0))
+    >>> scaled = Temperature.by(model, 2.0)
     >>> round(scaled.temperature, 4)
     2.0
     >>> bool(torch.allclose(scaled(torch.ones(1, 1)), model(torch.ones(1, 1)) / 2))
@@ -48,54 +41,22 @@ class Temperature(Predictor):
     """
 
     log_temperature: Tensor
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        model = unwrap(model)
-        if not isinstance(model, Predictor):
-            refuse_random_parts(model)
-        self.model = model
-        self.register_buffer("log_temperature", torch.zeros((), device=_device(model)))
-        self.validation_nll: float | None = None
-        self.validation_targets = 0
-
-    @property
-    def members(self) -> int | None:  # type: ignore[override]
-        """The number of draws of the model inside, which is one for a plain module."""
-        if isinstance(self.model, Predictor):
-            return self.model.members
-        return None if isinstance(self.model, Bayesian) else 1
+    _buffer: ClassVar[str] = "log_temperature"
 
     @property
     def temperature(self) -> float:
         """The temperature T."""
-        return math.exp(self.log_temperature.item())
+        return self.number
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Run one pass and scale its logits."""
-        return self._scaled(self.model(*args, **kwargs))
-
-    def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Tensor]:
-        """Yield the draws of the model inside, scaled."""
-        for out in _draws(self.model, x, draws, generator):
-            yield self._scaled(out)
+    def rescaled(self, out: Any) -> Tensor:
+        """Divide the logits by the temperature."""
+        logits = _logits(out)
+        return logits / self.log_temperature.exp().to(logits)
 
     def laws(self, x: Inputs, output: Callable[[Any], Any] = prediction_tensor) -> list[Outputs] | None:
         """Return the distributions of the model inside, scaled, if it predicts in one pass."""
         laws = laws_of(self.model, x, output)
         return None if laws is None else [law.divided(self.log_temperature.exp()) for law in laws]
-
-    def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:
-        """Return the draws of the model inside as differentiable functions, scaled."""
-
-        def scaled(x: Tensor, network: Callable[[Tensor], Any]) -> Tensor:
-            return self._scaled(network(x))
-
-        return [partial(scaled, network=network) for network in networks_of(self.model, draws, source)]
-
-    def parts(self) -> dict[str, nn.Module]:
-        """Return the model."""
-        return {"model": self.model}
 
     @classmethod
     @torch.no_grad()
@@ -134,7 +95,7 @@ class Temperature(Predictor):
         if not likelihood.has_logits:
             raise InputError(
                 f"temperature scaling needs logits, as Categorical and Bernoulli have, got {type(likelihood).__name__}"
-                '; for regression learn the noise with Gaussian("learned")'
+                '; for means and log-variances use NoiseScale, or learn the noise with Gaussian("learned")'
             )
         scaled = cls(model)
         draws = samples if scaled.members is None else min(samples, scaled.members)
@@ -154,10 +115,6 @@ class Temperature(Predictor):
     def extra_repr(self) -> str:
         """Describe T."""
         return f"temperature={self.temperature:.4g}"
-
-    def _scaled(self, out: Any) -> Tensor:
-        logits = _logits(out)
-        return logits / self.log_temperature.exp().to(logits)
 
 
 class _Logits:
@@ -295,15 +252,6 @@ def _brent(function: Callable[[float], float], low: float, start: float, high: f
     return best
 
 
-def _draws(model: nn.Module, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:
-    """Yield outputs of any model in eval mode and without gradients; between two draws neither is in force."""
-    source = outputs_of(model, x, draws, generator)
-    for _ in range(draws):
-        with in_eval(model), torch.no_grad():
-            out = next(source)
-        yield out
-
-
 def _outputs(
     model: nn.Module, x: Inputs, likelihood: Likelihood, draws: int, generator: torch.Generator | None
 ) -> Iterator[Any]:
@@ -311,7 +259,7 @@ def _outputs(
     with in_eval(model), torch.no_grad():
         laws = laws_of(model, x)
     if laws is None:
-        return _draws(model, x, draws, generator)
+        return draws_of(model, x, draws, generator)
     return (out for law in laws for out in law.spread(likelihood, draws))
 
 
@@ -322,8 +270,3 @@ def _logits(out: Any) -> Tensor:
             "the model returned a pair of mean and log-variance; temperature scaling needs a tensor of logits"
         )
     return logits
-
-
-def _device(model: nn.Module) -> torch.device:
-    first = next(model.parameters(), None)
-    return torch.device("cpu") if first is None else first.device

@@ -1,7 +1,7 @@
 """The distribution of a network's outputs, as one pass gives it: what training and prediction make of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -56,6 +56,10 @@ class Outputs(ABC):
         """Return the distribution of the outputs divided by a number, such as a temperature."""
 
     @abstractmethod
+    def shifted(self, shift: Callable[[Any], Any]) -> "Outputs":
+        """Return the distribution of ``shift(outputs)``, which adds constants to them."""
+
+    @abstractmethod
     def spread(self, likelihood: ScoresOutputs, points: int) -> Iterator[Any]:
         """Yield ``points`` outputs that stand for the distribution: the likelihood's evenly spread points."""
 
@@ -91,6 +95,10 @@ class IndependentOutputs(Outputs):
         mean = map_tensors(lambda m: m / by.to(m), self.mean)
         return IndependentOutputs(mean, map_tensors(lambda v: v / by.to(v).square(), self.variances))
 
+    def shifted(self, shift: Callable[[Any], Any]) -> "IndependentOutputs":
+        """Shift the means."""
+        return IndependentOutputs(shift(self.mean), self.variances)
+
     def spread(self, likelihood: ScoresOutputs, points: int) -> Iterator[Any]:
         """Yield evenly spread outputs."""
         return likelihood.spread_outputs(self.mean, self.variances, points)
@@ -125,6 +133,10 @@ class CorrelatedOutputs(Outputs):
         """Return N(m/T, C/T²)."""
         mean = map_tensors(lambda m: m / by.to(m), self.mean)
         return CorrelatedOutputs(mean, map_tensors(lambda c: c / by.to(c).square(), self.covariance))
+
+    def shifted(self, shift: Callable[[Any], Any]) -> "CorrelatedOutputs":
+        """Shift the means."""
+        return CorrelatedOutputs(shift(self.mean), self.covariance)
 
     def spread(self, likelihood: ScoresOutputs, points: int) -> Iterator[Any]:
         """Yield evenly spread outputs whose noise is correlated as the covariance says."""

@@ -13,6 +13,7 @@ from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Recipe, Run, option
 from leanbayes.lab.recipes.lean_calibration import calibrate
 from leanbayes.lab.recipes.options import check_within
+from leanbayes.likelihood import Categorical, Likelihood
 from leanbayes.optim import NaturalGradients
 from leanbayes.posteriors import Normal
 from leanbayes.prediction import in_eval, laws_of
@@ -22,8 +23,8 @@ from leanbayes.train import Optimization
 
 __all__ = ["Lean"]
 
-
-_FASTER = 2.0  # the learning rate as a multiple of the plain network's; on two networks better than 1 and than 4
+_START_FOR_CLASSES, _START_FOR_NUMBERS = (0.5, 1.5), (0.1, 5.0)  # the noise, and how far the curvature forgets it
+_PRETRAIN = 0.3
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,12 @@ class Lean(Recipe):
     A training step costs one forward and one backward pass, as for the plain network. The halves of a batch see
     mirrored draws, m + Δ and m − Δ, which batch norm does not undo. The learning rate stays constant, and the means of
     the last steps are averaged. After training, the validation set decides two numbers: how wide the posterior is, and
-    the temperature of the logits.
+    the temperature of the logits or the factor of the predicted noise.
+
+    **Numbers need less noise than classes at the start.** The loss of a classifier has a curvature of at most a quarter
+    of the squared slope of its logits. The loss of a regression has 1/s² times the squared slope, and the noise s of
+    the targets may be as small as it likes. So networks for numbers start with a fifth of the noise, and their
+    curvature forgets its start sooner.
     """
 
     name = "lean"
@@ -43,44 +49,43 @@ class Lean(Recipe):
         "sensitive become random.",
         within="(0, 1]",
     )
-    pretrain: float = option(
-        0.3,
-        "The share of the epochs for which the plain network is trained before weights become random.",
+    pretrain: float | None = option(
+        None,
+        "The share of the epochs for which the plain network is trained before weights become random. By default it is "
+        "0 if all weights are random, and 0.3 where the plain network must say which weights matter.",
         within="[0, 1)",
     )
     lr: float | None = option(
         None,
-        "The learning rate after pretraining, which stays constant; by default twice the budget's, because means that "
-        "are averaged may travel further.",
+        "The learning rate after pretraining, which stays constant; by default the budget's.",
         within="(0, inf)",
     )
     average: float = option(
-        0.7,
+        0.5,
         "The share of the steps after pretraining, at the end, over which the means are averaged. 0 keeps the last "
         "means, and the learning rate then falls to 0 as a cosine.",
         within="[0, 1)",
     )
-    schedule: str | None = option(None, "The schedule of the learning rate after pretraining.")
     temperature: float = option(
         0.1,
         "The temperature of the posterior in training: the effective number of examples is the number of examples "
         "divided by it. The recipe +temperature is another thing: it divides the logits after training.",
         within="(0, inf)",
     )
-    noise: float = option(
-        0.5,
+    noise: float | None = option(
+        None,
         "The standard deviation with which random weights start, as a multiple of 1/√(3·fan-in), with which torch "
-        "initialises them.",
+        "initialises them. By default it is 0.5 for classes, labels and pixels, and 0.1 for numbers.",
         within="(0, inf)",
     )
-    forget: float = option(
-        1.5,
+    forget: float | None = option(
+        None,
         "How far the curvature forgets its start: by a factor of e^(-forget) within the training. More lets the scales "
-        "move further.",
+        "move further. By default it is 1.5 for classes, labels and pixels, and 5 for numbers.",
         within="(0, inf)",
     )
     weight_decay: float = option(
-        1e-3,
+        1e-4,
         "The weight decay δ of the random weights. It stands for the prior N(0, 1/(λδ)), with λ the effective number "
         "of examples.",
         within="(0, inf)",
@@ -91,42 +96,52 @@ class Lean(Recipe):
         "operation of the network has a rule for moments, and sample elsewhere.",
     )
     calibrate: bool = option(
-        True, "Whether the validation set chooses the width of the posterior and the temperature of the logits."
+        True,
+        "Whether the validation set chooses the width of the posterior, and the temperature of the logits or the "
+        "factor of the noise.",
     )
 
     def __post_init__(self) -> None:
         if self.predict is not None:
             as_propagation(self.predict)
         for item in fields(self):  # before the numbers are divided by
-            check_within(getattr(self, item.name), item.metadata["within"], f"lean:{item.name}") if "within" in item.metadata else None
-        Optimization(**self.optimization(1, 1.0))
+            check_within(
+                getattr(self, item.name), item.metadata["within"], f"lean:{item.name}"
+            ) if "within" in item.metadata else None
+        Optimization(**self.optimization(1, 1.0, Categorical()))
 
-    def optimization(self, steps: int, plain_lr: float) -> dict[str, Any]:
+    def optimization(self, steps: int, plain_lr: float, likelihood: Likelihood) -> dict[str, Any]:
         """Return the fields of `leanbayes.Optimization` for a training of so many steps.
 
         Args:
             steps: the number of training steps.
             plain_lr: the learning rate of the plain network.
+            likelihood: what the outputs mean, which decides the start of the noise.
         """
+        noise, forget = _START_FOR_CLASSES if likelihood.has_logits else _START_FOR_NUMBERS
+        forget = forget if self.forget is None else self.forget
         natural = NaturalGradients(
             temperature=self.temperature,
-            relative_scale=self.noise,
-            beta2=1 - min(self.forget / steps, 0.1),
+            relative_scale=noise if self.noise is None else self.noise,
+            beta2=1 - min(forget / steps, 0.1),
             means="adam",
             average=self.average,
         )
         return {
             "optimizer": natural,
-            "lr": _FASTER * plain_lr if self.lr is None else self.lr,
+            "lr": plain_lr if self.lr is None else self.lr,
             "weight_decay": self.weight_decay,
-            "schedule": self.schedule or ("constant" if self.average else "cosine"),
+            "schedule": "constant" if self.average else "cosine",
             "patience": None,  # there is no best epoch to wait for: the average, or the last epoch, is kept
         }
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train means and scales, then choose the width and the temperature on the validation set."""
+        pretrain = self.pretrain
+        if pretrain is None:
+            pretrain = 0.0 if self.rate == 1 else _PRETRAIN
         alone = self.rate == 1 and run.budget.epochs == 1  # one epoch cannot be divided, and all weights need no choice
-        first, rest = run.share(0.0 if alone else self.pretrain)
+        first, rest = run.share(0.0 if alone else pretrain)
         model = run.plain(task, first) if first else run.new_model(task)
         with run.charged():
             subspace = self._subspace(model, task, run)
@@ -139,7 +154,7 @@ class Lean(Recipe):
         )
         self._choose_prediction(bnn, task, run)
         steps = rest * len(run.loader(task.train))
-        how = self.optimization(steps, run.budget.lr)
+        how = self.optimization(steps, run.budget.lr, task.likelihood)
         run.fit(bnn, task, self.name, rest, optimization=how, validate=None)
         if not self.calibrate:
             return bnn

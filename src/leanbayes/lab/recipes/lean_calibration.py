@@ -3,7 +3,7 @@
 Training gives the posterior N(m, 1/(λ(h + δ))) for one λ, the effective number of examples. Multiplying every scale by
 a width w is the posterior of λ/w² examples around the same means, so the search over w is a search over λ that needs no
 second training. For each width, one pass over the validation set also gives the best temperature of the logits or, for
-numbers with a learned noise, the best noise.
+numbers, the best factor of the noise that the network predicts, or the best noise where it is one learned number.
 
 Width and temperature have a weak prior around 1: a factor of two costs half a nat in all. It decides nothing where the
 validation set has hundreds of examples. Where it has few, and all of them are right, the likelihood alone would make
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from leanbayes._calls import split_batch
-from leanbayes.baselines import Temperature
+from leanbayes.baselines import rescaling_for
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import evaluate
 from leanbayes.likelihood import Gaussian, Likelihood
@@ -39,30 +39,30 @@ class Calibration:
 
     Attributes:
         width: the factor of every scale.
-        temperature: the number that logits are divided by; None where the outputs are not logits.
+        rescaling: the number that logits are divided by, or the factor of the predicted noise; None where the
+            likelihood has neither.
         noise: the standard deviation of the noise; None where the likelihood has no learned one.
         nll: the mean negative log-likelihood of the validation set with both.
         cost: the summed one and what the prior adds to it, by which widths are compared.
     """
 
     width: float
-    temperature: float | None
+    rescaling: float | None
     nll: float
     cost: float
     noise: float | None = None
 
     @torch.no_grad()
     def applied(self, bnn: Bayesian, likelihood: Likelihood) -> nn.Module:
-        """Scale the posterior and set the noise in place, and return the predictor with the temperature on top."""
+        """Scale the posterior and set the noise in place, and return the predictor with the rescaling on top."""
         widen(bnn, self.width)
         if self.noise is not None:
             assert isinstance(likelihood, Gaussian)
             likelihood.log_variance.fill_(2 * math.log(self.noise))
-        if self.temperature is None:
+        rescaling = rescaling_for(likelihood)
+        if self.rescaling is None or rescaling is None:
             return bnn
-        scaled = Temperature(bnn)
-        scaled.log_temperature.fill_(torch.tensor(self.temperature).log())
-        return scaled
+        return rescaling.by(bnn, self.rescaling)
 
 
 def calibrate(bnn: Bayesian, batches: Iterable[Any], likelihood: Likelihood, seed: int = 0) -> Calibration:
@@ -102,12 +102,12 @@ def _at_width(bnn: Bayesian, batches: Iterable[Any], likelihood: Likelihood, wid
     widen(bnn, width)
     penalty = 0.5 * (math.log(width) / _PRIOR) ** 2
     try:
-        if likelihood.has_logits:
-            fitted = Temperature.fit(bnn, batches, likelihood, prior=_PRIOR, generator=generator)
+        if (rescaling := rescaling_for(likelihood)) is not None:
+            fitted = rescaling.fit(bnn, batches, likelihood, prior=_PRIOR, generator=generator)
             assert fitted.validation_nll is not None
-            penalty += 0.5 * (math.log(fitted.temperature) / _PRIOR) ** 2
-            nll, count, temperature = fitted.validation_nll, fitted.validation_targets, fitted.temperature
-            return Calibration(width, temperature, nll, nll * count + penalty)
+            penalty += 0.5 * (math.log(fitted.number) / _PRIOR) ** 2
+            nll, count = fitted.validation_nll, fitted.validation_targets
+            return Calibration(width, fitted.number, nll, nll * count + penalty)
         if isinstance(likelihood, Gaussian) and likelihood.learned:
             noise, nll, count = _best_noise(bnn, batches, likelihood, generator)
             return Calibration(width, None, nll, nll * count + penalty, noise)
