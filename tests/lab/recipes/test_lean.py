@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.baselines import Temperature
+from leanbayes.baselines import NoiseScale
+from leanbayes.baselines.rescaled import Rescaled
 from leanbayes.lab.recipes import Run, parse, prepare
 from leanbayes.propagate import Moments, Sample
 from tests import tasks
@@ -26,7 +27,7 @@ class Odd(nn.Module):
 
 
 def _network(predictor: nn.Module) -> lb.Bayesian:
-    network = predictor.model if isinstance(predictor, Temperature) else predictor
+    network = predictor.model if isinstance(predictor, Rescaled) else predictor
     assert isinstance(network, lb.Bayesian)
     return network
 
@@ -94,7 +95,7 @@ def test_an_unknown_recipe_of_members_is_named_before_training() -> None:
 def test_a_budget_with_patience_and_clipping_trains_to_its_end() -> None:
     budget = dataclasses.replace(BUDGET, epochs=3, patience=1, clip=1.0)
     trained = prepare(parse("lean"), tasks.classes(), Run(budget))
-    assert trained.scales["lean"].steps == 2 * 4  # two epochs of natural gradients, four batches each
+    assert trained.scales["lean"].steps == 3 * 4  # three epochs of natural gradients, four batches each
 
 
 def test_a_network_that_predicts_by_draws_is_calibrated_alike_every_time() -> None:
@@ -103,3 +104,21 @@ def test_a_network_that_predicts_by_draws_is_calibrated_alike_every_time() -> No
     one, two = (prepare(parse("lean"), task, Run(dataclasses.replace(BUDGET, epochs=2))).predictor for _ in range(2))
     assert one.temperature == two.temperature
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_numbers_start_with_less_noise_and_get_a_factor_on_their_noise() -> None:
+    starts = {}
+    for task in (tasks.classes(), tasks.regression()):
+        trained = prepare(parse("lean"), task, Run(dataclasses.replace(BUDGET, epochs=2)))
+        usual = (3 * _network(trained.predictor).model[0].in_features) ** -0.5  # of the first layer, the widest
+        starts[task.likelihood.has_logits] = max(trained.scales["lean"].start) / usual
+    assert starts[True] == pytest.approx(5 * starts[False], rel=0.01)
+    both = dataclasses.replace(task, model=lambda: nn.Linear(2, 2), likelihood=lb.Gaussian(noise="input"))
+    assert isinstance(prepare(parse("lean"), both, Run(dataclasses.replace(BUDGET, epochs=2))).predictor, NoiseScale)
+
+
+def test_plain_training_comes_first_only_where_it_must_choose_weights() -> None:
+    for text, plain in (("lean", 0), ("lean:rate=0.1", 1), ("lean:pretrain=0.5", 2)):
+        run = Run(dataclasses.replace(BUDGET, epochs=4))
+        prepare(parse(text), tasks.classes(), run)
+        assert sum(epochs for _, epochs in run.nets) == plain
