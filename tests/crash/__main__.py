@@ -11,13 +11,13 @@ There are two kinds of disturbance:
 
 A disturbed run must end with one line of LeanBayes or not at all, and every file with a usual name must be whole. Then
 the same work runs again until it ends, and what it leaves must be the same as after an undisturbed run: records without
-times, tensors bit for bit, no other files. The last line of the output has the counts and the seed.
+times, tensors bit for bit, no other files. The last line of the output has the counts, the seed, and under "ended"
+what ended the harness. Once a minute a line on the standard error says how far it is.
 """
 
 import argparse
 import json
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -25,17 +25,11 @@ from pathlib import Path
 
 from tests.crash.control import start_again_under_control
 
-
-def times(started: float) -> dict[str, float]:
-    """Return the minutes that have passed, and those of one core that were used."""
-    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return {"minutes": round((time.monotonic() - started) / 60, 1), "core_minutes": round(used / 60, 2)}
-
-
 if __name__ == "__main__":
     start_again_under_control("tests.crash", sys.argv[1:])
 
     from tests.crash.commands import COMMAND_SCENARIOS
+    from tests.crash.ending import last_line, times
     from tests.crash.harness import Campaign, Report, adopt_orphans
     from tests.crash.trainings import TRAININGS
 
@@ -52,7 +46,7 @@ if __name__ == "__main__":
     report = Report(asked.seed)
     chance = random.Random(asked.seed)
     memory = Path("/dev/shm")  # a disk would need a moment for each flush, and the runs have thousands of them
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as top:
+    with last_line(report, started), tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as top:
         campaigns = [Campaign(scenarios[name], Path(top), report) for name in asked.scenarios]
         # Real workers take seconds to start, so the scenarios with workers have fewer kills.
         rounds = range(5)
@@ -64,5 +58,3 @@ if __name__ == "__main__":
             share = len(range(index, asked.failures or 0, len(campaigns)))
             campaign.fail_at_each_change(chance, None if asked.failures is None else share)
             sys.stderr.write(f"{campaign.scenario.name}: {json.dumps(vars(report) | times(started))}\n")
-    print(json.dumps(vars(report) | times(started)))
-    raise SystemExit(1 if report.errors else 0)
