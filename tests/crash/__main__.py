@@ -2,6 +2,7 @@
 
     python -m tests.crash --kills 110 --seed 17                                  (everything; `make test-crash`)
     python -m tests.crash --kills 10 --failures 20 --scenarios plain train       (a sample)
+    python -m tests.crash --kills 0 --scenarios tune --changes 1 200             (a part, of several side by side)
 
 There are two kinds of disturbance:
 
@@ -37,6 +38,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=110, help="in all")
     parser.add_argument("--failures", type=int, help="in all; by default each change of a file fails twice")
+    parser.add_argument("--changes", type=int, nargs=2, metavar=("FIRST", "LAST"), help="fail only at these changes")
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--scenarios", nargs="+", default=list(scenarios), choices=list(scenarios))
     asked = parser.parse_args()
@@ -56,5 +58,5 @@ if __name__ == "__main__":
         sys.stderr.write(f"kills: {json.dumps(vars(report) | times(started))}\n")
         for index, campaign in enumerate(campaigns):
             share = len(range(index, asked.failures or 0, len(campaigns)))
-            campaign.fail_at_each_change(chance, None if asked.failures is None else share)
+            campaign.fail_at_each_change(chance, None if asked.failures is None else share, asked.changes)
             sys.stderr.write(f"{campaign.scenario.name}: {json.dumps(vars(report) | times(started))}\n")

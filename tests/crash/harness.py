@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,11 +84,23 @@ class Campaign:
         report.changes[scenario.name] = self.control.kinds()
         self.continued: set[str] = set()
 
-    def fail_at_each_change(self, choose: random.Random | None = None, number: int | None = None) -> None:
-        """Let each change fail with both errors, one in each run, or only so many of them, chosen by chance."""
+    def fail_at_each_change(
+        self,
+        choose: random.Random | None = None,
+        number: int | None = None,
+        only: Sequence[int] | None = None,
+    ) -> None:
+        """Let each change fail with both errors, one in each run, or only so many of them, chosen by chance.
+
+        Args:
+            choose: chooses the failures, if `number` is given.
+            number: how many failures there are.
+            only: the numbers of the first and the last change that fails; all changes by default.
+        """
+        first, last = only or (1, self.changes)
         cases = [
             Disturbance(fail_at=change, error=error)
-            for change in range(1, self.changes + 1)
+            for change in range(max(first, 1), min(last, self.changes) + 1)
             for error in (errno.ENOSPC, errno.EIO)
         ]
         if choose is not None and number is not None:
