@@ -2,6 +2,7 @@
 
     python -m tests.crash --kills 110 --seed 17                                  (everything; `make test-crash`)
     python -m tests.crash --kills 10 --failures 20 --scenarios plain train       (a sample)
+    python -m tests.crash --kills 0 --scenarios tune --changes 1 200             (a part, of several side by side)
 
 There are two kinds of disturbance:
 
@@ -11,13 +12,13 @@ There are two kinds of disturbance:
 
 A disturbed run must end with one line of LeanBayes or not at all, and every file with a usual name must be whole. Then
 the same work runs again until it ends, and what it leaves must be the same as after an undisturbed run: records without
-times, tensors bit for bit, no other files. The last line of the output has the counts and the seed.
+times, tensors bit for bit, no other files. The last line of the output has the counts, the seed, and under "ended"
+what ended the harness. Once a minute a line on the standard error says how far it is.
 """
 
 import argparse
 import json
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -25,17 +26,11 @@ from pathlib import Path
 
 from tests.crash.control import start_again_under_control
 
-
-def times(started: float) -> dict[str, float]:
-    """Return the minutes that have passed, and those of one core that were used."""
-    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return {"minutes": round((time.monotonic() - started) / 60, 1), "core_minutes": round(used / 60, 2)}
-
-
 if __name__ == "__main__":
     start_again_under_control("tests.crash", sys.argv[1:])
 
     from tests.crash.commands import COMMAND_SCENARIOS
+    from tests.crash.ending import last_line, times
     from tests.crash.harness import Campaign, Report, adopt_orphans
     from tests.crash.trainings import TRAININGS
 
@@ -43,6 +38,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=110, help="in all")
     parser.add_argument("--failures", type=int, help="in all; by default each change of a file fails twice")
+    parser.add_argument("--changes", type=int, nargs=2, metavar=("FIRST", "LAST"), help="fail only at these changes")
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--scenarios", nargs="+", default=list(scenarios), choices=list(scenarios))
     asked = parser.parse_args()
@@ -52,7 +48,7 @@ if __name__ == "__main__":
     report = Report(asked.seed)
     chance = random.Random(asked.seed)
     memory = Path("/dev/shm")  # a disk would need a moment for each flush, and the runs have thousands of them
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as top:
+    with last_line(report, started), tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as top:
         campaigns = [Campaign(scenarios[name], Path(top), report) for name in asked.scenarios]
         # Real workers take seconds to start, so the scenarios with workers have fewer kills.
         rounds = range(5)
@@ -62,7 +58,5 @@ if __name__ == "__main__":
         sys.stderr.write(f"kills: {json.dumps(vars(report) | times(started))}\n")
         for index, campaign in enumerate(campaigns):
             share = len(range(index, asked.failures or 0, len(campaigns)))
-            campaign.fail_at_each_change(chance, None if asked.failures is None else share)
+            campaign.fail_at_each_change(chance, None if asked.failures is None else share, asked.changes)
             sys.stderr.write(f"{campaign.scenario.name}: {json.dumps(vars(report) | times(started))}\n")
-    print(json.dumps(vars(report) | times(started)))
-    raise SystemExit(1 if report.errors else 0)

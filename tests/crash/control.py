@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.crash.ending import wait_and_tell
+
 __all__ = ["KINDS", "Control", "Disturbance", "start_again_under_control"]
 
 KINDS = ("open", "write", "sync", "rename", "mkdir", "remove", "mode", "truncate")
@@ -112,5 +114,5 @@ def start_again_under_control(module: str, arguments: list[str]) -> None:
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
         block.write_bytes(bytes(ctypes.sizeof(_Block)))
         environment = os.environ | {"LD_PRELOAD": str(library), _VARIABLE: str(block), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([sys.executable, "-m", module, *arguments], env=environment, check=False)
-    raise SystemExit(done.returncode)
+        code = wait_and_tell(subprocess.Popen([sys.executable, "-m", module, *arguments], env=environment))
+    raise SystemExit(code)

@@ -5,6 +5,7 @@ fork, which begins at once: a random moment falls into its work and not into its
 process group.
 """
 
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -18,10 +19,12 @@ import sys
 import time
 import traceback
 import types
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.control import Control, Disturbance
+from tests.crash.ending import end_quietly_by_signals
 from tests.crash.scenario import DONE, REFUSED, SOME_FAILED, Scenario, check_whole, state, whole_state
 
 __all__ = ["Campaign", "Report", "adopt_orphans"]
@@ -29,6 +32,7 @@ __all__ = ["Campaign", "Report", "adopt_orphans"]
 _BUG = 70
 _DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36  # options of prctl(2)
 _PATIENCE = 120.0  # seconds that workers have to notice the end of their parent, on a machine that is busy
+_MOMENT = 0.005  # seconds
 
 
 @dataclass
@@ -80,18 +84,34 @@ class Campaign:
         report.changes[scenario.name] = self.control.kinds()
         self.continued: set[str] = set()
 
-    def fail_at_each_change(self, choose: random.Random | None = None, number: int | None = None) -> None:
-        """Let each change fail with both errors, one in each run, or only so many of them, chosen by chance."""
+    def fail_at_each_change(
+        self,
+        choose: random.Random | None = None,
+        number: int | None = None,
+        only: Sequence[int] | None = None,
+    ) -> None:
+        """Let each change fail with both errors, one in each run, or only so many of them, chosen by chance.
+
+        Args:
+            choose: chooses the failures, if `number` is given.
+            number: how many failures there are.
+            only: the numbers of the first and the last change that fails; all changes by default.
+        """
+        first, last = only or (1, self.changes)
         cases = [
             Disturbance(fail_at=change, error=error)
-            for change in range(1, self.changes + 1)
+            for change in range(max(first, 1), min(last, self.changes) + 1)
             for error in (errno.ENOSPC, errno.EIO)
         ]
         if choose is not None and number is not None:
             cases = choose.sample(cases, min(number, len(cases)))
         self.forked_workers = True
-        for case in cases:
+        said = time.monotonic()
+        for done, case in enumerate(cases):
             self.disturb(case)
+            if time.monotonic() > said + 60:
+                said = time.monotonic()
+                sys.stderr.write(f"{self.scenario.name}: {done + 1} of {len(cases)} failures\n")
 
     def kill(self, chance: random.Random, number: int) -> None:
         """Kill runs at random moments until so many kills have come in time. Some kills meet a resumed run."""
@@ -169,11 +189,16 @@ class Campaign:
             self.control.aim(child, disturbance is None or disturbance.group)
             os.write(start, b".")
             os.close(start)
-            if disturbance is not None and disturbance.kill_after is not None:
-                _kill_later(child, disturbance.kill_after, disturbance.group)
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            seconds = time.monotonic() - begin
-            _wait_for_workers(child)
+            try:
+                if disturbance is not None and disturbance.kill_after is not None:
+                    _kill_later(child, disturbance.kill_after, disturbance.group)
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                seconds = time.monotonic() - begin
+                _wait_for_workers(child)
+            except BaseException:  # this harness is asked to end, and must not leave a run behind
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+                raise
         return _Run(code, log.read_text(), seconds)
 
     def _be_the_run(self, ready: int, log: Path) -> None:
@@ -184,6 +209,7 @@ class Campaign:
             log: where errors go.
         """
         code = _BUG
+        end_quietly_by_signals()
         try:
             _prctl(_DIE_WITH_PARENT, signal.SIGKILL)
             os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
@@ -238,12 +264,14 @@ def _kill_later(child: int, seconds: float, group: bool) -> None:
 
 
 def _wait_for_workers(group: int) -> None:
-    """Wait until no process of a group is left. The harness adopts orphans, see `adopt_orphans`."""
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end:
+    """Wait until no process of a group is left. The harness adopts orphans, see `adopt_orphans`.
+
+    It counts its own moments of waiting, so time in which somebody has stopped the harness does not count.
+    """
+    for _ in range(round(_PATIENCE / _MOMENT)):
         try:
             if os.waitpid(-group, os.WNOHANG)[0] == 0:
-                time.sleep(0.005)
+                time.sleep(_MOMENT)
         except ChildProcessError:
             return
     os.killpg(group, signal.SIGKILL)

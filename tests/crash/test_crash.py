@@ -6,8 +6,10 @@ Each test runs the harness in a process of its own, because the harness forks, w
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ def disturbed(*options: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TOP, env=environment)
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert report["ended"] == "all was done"
     return report
 
 
@@ -83,3 +86,61 @@ def test_a_write_that_is_lost_is_noticed(tmp_path: Path) -> None:
     # A failing open or write is a traceback, with both errors. Of the other work, a write that fails leaves an empty
     # file, or is repeated when the file is closed. Then, and if the folder cannot be made, the next run appends again.
     assert done.stdout.splitlines() == ["raises 4 4", "appends 6 4"], done.stderr
+
+
+ENDLESS = """
+import os, signal, sys, tempfile, time
+from pathlib import Path
+from tests.crash.control import start_again_under_control
+if __name__ == "__main__":
+    start_again_under_control("endless", sys.argv[1:])
+    from tests.crash.ending import last_line
+    from tests.crash.harness import Campaign, Report, adopt_orphans
+    from tests.crash.scenario import Scenario
+    def work():
+        Path("x").mkdir()
+        if Path("begun").exists():
+            time.sleep(600)
+        return 0
+    adopt_orphans()
+    with last_line(Report(0), time.monotonic()), tempfile.TemporaryDirectory() as top:
+        if sys.argv[1] == "error":
+            raise ValueError("no such thing")
+        campaign = Campaign(Scenario("endless", work, lambda folder: None), Path(top), Report(0))
+        campaign.scenario = Scenario("endless", work, lambda folder: (folder / "begun").mkdir())
+        print(os.getpid(), flush=True)
+        campaign.fail_at_each_change()
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("cause", ["error", "SIGHUP", "SIGTERM", "SIGKILL", "the shell of a stopped job ends"])
+def test_the_last_line_says_what_ended_the_harness(tmp_path: Path, cause: str) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), str(tmp_path), *sys.path])}
+    harness = [sys.executable, "-m", "endless", cause]
+    # A shell of its own starts the job in a group of its own, as an interactive shell does, and is killed later.
+    shell = ["bash", "-c", 'set -m; "$@" & echo $!; read -r _; kill -KILL $$', "shell", *harness]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        shell, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True
+    ) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        outer = int(started.stdout.readline())
+        if cause == "error":
+            expected = "ValueError ended it: no such thing"
+        else:
+            inner = int(started.stdout.readline())
+            if cause in signal.Signals.__members__:
+                os.kill(inner, signal.Signals[cause])
+                expected = f"{cause} ended it"
+            else:
+                os.killpg(outer, signal.SIGSTOP)
+                while any(Path(f"/proc/{process}/stat").read_text().split()[2] != "T" for process in (outer, inner)):
+                    time.sleep(0.01)
+                expected = "SIGHUP ended it"
+        started.stdin.write("\n")
+        started.stdin.close()
+        last = json.loads(started.stdout.read().splitlines()[-1])
+    assert last["ended"] == expected
