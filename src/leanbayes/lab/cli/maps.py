@@ -3,7 +3,7 @@
 import io
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,13 +12,15 @@ from PIL import Image
 from torch import Tensor
 
 from leanbayes._files import write_bytes
+from leanbayes.errors import InputError, MissingPackage
 from leanbayes.lab.cli.overlays import overlay_png, shown_slice
+from leanbayes.lab.data.dicom_seg import write_dicom_seg
 from leanbayes.lab.data.new_cases import NewCase
 from leanbayes.lab.data.patients import without_suffix
 from leanbayes.lab.data.scans import resampled, write_nifti
 from leanbayes.prediction import Prediction
 
-__all__ = ["map_names", "write_map"]
+__all__ = ["map_names", "write_map", "write_segments"]
 
 
 def map_names(images: Iterable[str]) -> dict[str, str]:
@@ -88,6 +90,30 @@ def write_map(folder: Path, name: str, prediction: Prediction, case: NewCase) ->
         at = shown_slice(classes, total)
         image, classes, total = (part[..., at].transpose(-1, -2).flip(-2) for part in (image, classes, total))
     write_bytes(folder / f"{name}_overlay.png", overlay_png(image, classes, total, most))
+
+
+def write_segments(
+    folder: Path, name: str, prediction: Prediction, case: NewCase, classes: Sequence[str], model: str
+) -> str | None:
+    """Write ``<name>_seg.dcm``, a DICOM SEG file, if the case is a DICOM series; return why it could not be written.
+
+    Args:
+        folder: where the file goes.
+        name: the beginning of its name.
+        prediction: the prediction of this case, at its own size.
+        case: the case.
+        classes: the names of the classes.
+        model: the SHA-256 of the file of the model.
+    """
+    if case.geometry is None or not case.geometry.files:
+        return None
+    path = folder / f"{name}_seg.dcm"
+    try:
+        write_dicom_seg(path, _array(prediction.mean[0].argmax(0), np.uint8), case.geometry, classes, model)
+    except (InputError, MissingPackage) as error:
+        path.unlink(missing_ok=True)  # one of an earlier run would be taken for that of this one
+        return str(error)
+    return None
 
 
 def _array(values: Tensor, kind: type) -> np.ndarray[Any, Any]:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import torch
 from PIL import Image
 
 from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
-from tests.lab.data.scan_makers import ball_tree, dicom
+from tests.lab.data.scan_makers import ball_tree, dicom, patient_of
 
 
 def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
@@ -188,6 +189,17 @@ def test_scans_come_back_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     values = np.random.default_rng(0).integers(980, 1020, (11, 12, 13))
     dicom(tmp_path / "series", values, spacing=(3.0, 0.7, 1.3))
     run("predict", "run/model.lb", "series", "--samples", "2", "--out", "told", "--quiet")
+    record = json.loads((tmp_path / "told" / "predictions.json").read_text())
+    assert "has no StudyInstanceUID" in record["without_dicom_seg"]["series"]
+    assert not list((tmp_path / "told").glob("*.dcm"))
+    dicom(tmp_path / "series", values, spacing=(3.0, 0.7, 1.3), **patient_of(tmp_path))
+    run("predict", "run/model.lb", "series", "--samples", "2", "--out", "told", "--quiet")
+    segments = pydicom.dcmread(tmp_path / "told" / "series_seg.dcm")
+    (referred,) = segments.ReferencedSeriesSequence
+    assert referred.SeriesInstanceUID == pydicom.dcmread(tmp_path / "series" / "000.dcm").SeriesInstanceUID
+    assert [segment.SegmentLabel for segment in segments.SegmentSequence] == ["foreground"]
+    marked = np.asarray(nibabel.load(tmp_path / "told" / "series_classes.nii.gz").dataobj)
+    assert segments.pixel_array.sum() == (marked > 0).sum()
     after = nibabel.load(tmp_path / "told" / "series_total.nii.gz")
     assert after.shape == values.shape
     np.testing.assert_allclose(after.affine @ [0, 0, 0, 1], [-10, 20, 5, 1], atol=1e-5)

@@ -57,7 +57,7 @@ def run(options: PredictOptions, session: Session) -> Result:
     import torch
 
     from leanbayes._files import write_bytes, write_text
-    from leanbayes.lab.cli.maps import map_names, write_map
+    from leanbayes.lab.cli.maps import map_names, write_map, write_segments
     from leanbayes.lab.cli.predictions import Predictions
     from leanbayes.lab.cli.saved import read_model
     from leanbayes.lab.compare import Event
@@ -85,6 +85,7 @@ def run(options: PredictOptions, session: Session) -> Result:
     table = Predictions(preparation)
     cases = NewCases(preparation, Path(options.inputs))
     names = map_names(cases.names) if pictures else {}
+    without_segments: dict[str, str] = {}
     if preparation.window is not None:
         predictor = Windowed(predictor, preparation.window)
     generator = torch.Generator().manual_seed(options.seed)
@@ -108,15 +109,26 @@ def run(options: PredictOptions, session: Session) -> Result:
             own = case.restored(prediction, row)
             table.add(case.name, own, 0, voxel=None if case.geometry is None else math.prod(case.geometry.spacing))
             write_map(folder, names[case.name], own, case)
+            reason = write_segments(folder, names[case.name], own, case, preparation.classes, digest)
+            if reason is not None:
+                without_segments[case.name] = reason
         session.bars(Event(Path(options.file).name, 0, "predict", start + len(batch), len(cases)))
     write_bytes(folder / "predictions.csv", table.text().encode())
-    record = _record(options, session, digest, table.text(), names)
+    record = _record(options, session, digest, table.text(), names) | {"without_dicom_seg": without_segments}
     write_text(folder / "predictions.json", json.dumps(record, indent=1))
-    return {"predictions": str(folder / "predictions.csv"), "inputs": len(cases)}
+    result: Result = {"predictions": str(folder / "predictions.csv"), "inputs": len(cases)}
+    if without_segments:
+        result["without_dicom_seg"] = without_segments
+    return result
 
 
 def show(console: Console, result: Result) -> None:
-    """Print where the table is."""
+    """Print where the table is, and for how many series no DICOM SEG could be written, with the first reason."""
+    without = result.get("without_dicom_seg", {})
+    if without:
+        print_line(
+            console, f"No DICOM SEG for {len(without)} of {result['inputs']} cases: {next(iter(without.values()))}"
+        )
     print_line(console, f"predictions: {result['predictions']}")
 
 
@@ -128,7 +140,7 @@ def _record(options: PredictOptions, session: Session, digest: str, table: str, 
     from leanbayes._provenance import surroundings
 
     packages: dict[str, str | None] = {}
-    for package in ("numpy", "monai", "nibabel", "pydicom", "pillow"):
+    for package in ("numpy", "monai", "nibabel", "pydicom", "highdicom", "pillow"):
         try:
             packages[package] = version(package)
         except PackageNotFoundError:
