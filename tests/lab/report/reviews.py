@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from leanbayes.lab.report.review import Review, ReviewCase
-from leanbayes.lab.report.slices import View
+from leanbayes.lab.slices import View
 
 MARKUP = "<img src=x onerror=alert(1)>&amp;</script><b>bold</b>"
 CLASSES = ("background", "lesion", "<i>core</i>")

@@ -23,7 +23,9 @@ def test_every_figure_can_be_seen(visit, pages, kind, scheme):
     assert page.locator("figure svg").count() > 5
     decoded = page.locator("img").evaluate_all("images => images.map(i => i.complete && i.naturalWidth > 0)")
     assert all(decoded)
-    drawn = page.locator("figure svg").evaluate_all("all => all.map(s => s.querySelectorAll('path, use').length)")
+    drawn = page.locator("figure svg:not(.portrait)").evaluate_all(
+        "all => all.map(s => s.querySelectorAll('path, use').length)"
+    )
     assert min(drawn) > 3
 
 
@@ -128,3 +130,22 @@ def test_hostile_names_stay_text(visit, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.locator("#table thead button").nth(1).click()
     assert page.locator("#table th[aria-sort=descending]").count() == 1
+
+
+def test_cases_come_first_and_side_by_side(visit, pages):
+    """Every method shows the same cases, with the outlines on the image, before any table."""
+    page = visit(pages["pixels"])
+    assert page.locator("main > section").first.get_attribute("id") == "showcase"
+    panels = page.locator("#showcase .panel")
+    assert panels.count() == 4
+    for number in range(4):
+        assert panels.nth(number).locator("h4").all_inner_texts() == list(METHODS)
+    titles = page.locator("#showcase h3").all_inner_texts()
+    assert titles[0] == "Worst case: scan0.nii.gz"
+    assert titles[3].startswith("Surprising case: ")
+    assert titles[3].endswith("<b>scan3</b>")  # text, not markup
+    shapes = page.locator("#showcase svg.portrait").evaluate_all(SIZES)
+    assert all(height / width == pytest.approx(40 * 1.5 / 30, rel=0.02) for width, height in shapes)
+    maps = page.locator("#showcase .maps img").evaluate_all(SIZES)
+    assert all(height / width == pytest.approx(40 * 1.5 / 30, rel=0.05) for width, height in maps)
+    assert page.locator("#showcase .legend .ramp").count() == 2

@@ -108,8 +108,8 @@ def test_the_slider_of_opacity_and_the_keys_of_map_and_outlines(visit, volumes):
 def test_outlines_lie_on_what_they_outline(visit, volumes):
     """The lesion is bright in the picture that the browser shows; its outline must lie around the bright area."""
     page = visit(volumes)
-    box, stage = (page.locator(f"#{part}").evaluate("e => { const b = e.getBoundingClientRect(); return [b.x, b.y, b.width,"
-                  " b.height] }") for part in ("outlines", "stage"))  # fmt: skip
+    corners = "e => { const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height] }"
+    box, stage = (page.locator(f"#{part}").evaluate(corners) for part in ("outlines", "stage"))
     assert box == stage
     assert page.locator("#outlines").get_attribute("viewBox") == "0 0 24 20"
     assert stage[3] / stage[2] == pytest.approx(20 * 2 / 24, rel=0.02)  # voxels are twice as long to the front

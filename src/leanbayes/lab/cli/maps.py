@@ -18,7 +18,7 @@ from leanbayes.lab.data.dicom_seg import write_dicom_seg
 from leanbayes.lab.data.new_cases import NewCase
 from leanbayes.lab.data.patients import without_suffix
 from leanbayes.lab.data.scans import write_nifti
-from leanbayes.lab.report.slices import View, largest_slice
+from leanbayes.lab.slices import View, largest_slice
 from leanbayes.prediction import Prediction
 
 __all__ = ["map_names", "write_map", "write_segments"]

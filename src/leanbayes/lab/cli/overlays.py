@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from leanbayes.lab.report.pictures import heat, picture
-from leanbayes.lab.report.slices import Values, shades
+from leanbayes.lab.slices import Values, shades
 
 __all__ = ["contours", "overlay_png"]
 

@@ -13,7 +13,7 @@ from leanbayes.errors import InputError
 from leanbayes.lab.data import Preparation
 from leanbayes.lab.data.new_cases import NewCase
 from leanbayes.lab.report.review import Review, ReviewCase
-from leanbayes.lab.report.slices import Values, View
+from leanbayes.lab.slices import Values, View
 from leanbayes.prediction import Prediction
 
 __all__ = ["Reviewer"]

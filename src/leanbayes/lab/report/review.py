@@ -21,7 +21,7 @@ from leanbayes.lab.report.outlines import outline
 from leanbayes.lab.report.pictures import Pixels
 from leanbayes.lab.report.render import fill_template, package_text
 from leanbayes.lab.report.sheets import Thinning, doubt_colours, doubt_gradient, sheet, sheet_columns
-from leanbayes.lab.report.slices import Values, View, largest_slice, reduced, reduced_labels, shades
+from leanbayes.lab.slices import Values, View, largest_slice, reduced, reduced_labels, shades
 
 __all__ = ["OUTLINES", "Review", "ReviewCase"]
 

@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image
 
-from leanbayes.lab.report.slices import Values
+from leanbayes.lab.slices import Values
 
 __all__ = ["Thinning", "doubt_colours", "doubt_gradient", "sheet", "sheet_columns"]
 

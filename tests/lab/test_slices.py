@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from leanbayes.lab.report.slices import View, largest_slice, reduced, reduced_labels, shades
+from leanbayes.lab.slices import View, largest_slice, reduced, reduced_labels, shades
 
 
 def test_a_scan_is_seen_from_the_feet() -> None:
