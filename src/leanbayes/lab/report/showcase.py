@@ -62,10 +62,10 @@ def showcase(names: Sequence[str], cases: Sequence[Mapping[str, Any]], arrays: A
         "showcase",
         "The same cases for every method",
         "Each panel is one test case as every method sees it, with the outlines of the prediction and of the truth. "
-        "Below it are the total (left) and the epistemic uncertainty (right), on scales that all methods share. Where "
-        "an outline is wrong and the maps are dark, the method errs without a warning. Worst, median and best are by the "
-        "mean Dice over the methods. A surprising case has the lowest Dice of those that a method is surer of than of "
-        f"half.{many}",
+        "Below it are the total (left) and the epistemic uncertainty (right), on scales that all methods share. "
+        "Where an outline is wrong and the maps are dark, the method errs without a warning. Worst, median and best "
+        "are by the mean Dice over the methods. A surprising case has the lowest Dice of those that a method is surer "
+        f"of than of half.{many}",
         tuple(panels),
         tuple(legend),
         tuple(
