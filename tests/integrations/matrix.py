@@ -41,6 +41,7 @@ TOOLS = {
     "Lightning": "lightning",
     "MLflow": "mlflow-skinny",
     "MONAI": "monai",
+    "nnU-Net": "dynamic-network-architectures",
     "NumPy": "numpy",
     "ONNX Runtime": "onnxruntime",
     "pandas": "pandas",

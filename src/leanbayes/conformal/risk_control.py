@@ -198,6 +198,18 @@ class RiskControl(Conformal):
         return scores >= self.thresholds[1], scores >= self.thresholds[0]
 
     @torch.no_grad()
+    def masks_of(self, prediction: Prediction) -> dict[str, Tensor]:
+        """Return the masks of a prediction that is at hand: "outer", and "inner" if inner masks were asked for.
+
+        Args:
+            prediction: what the predictor inside predicts, or its average over windows of a large image.
+        """
+        self._check()
+        scores = self._scores(prediction)
+        names = ("outer", "inner")[: len(self.thresholds)]
+        return {name: scores >= threshold for name, threshold in zip(names, self.thresholds, strict=True)}
+
+    @torch.no_grad()
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the loss of each case of a batch at the threshold, (N,)."""
         self._check()

@@ -1,10 +1,9 @@
 import io
 
 import numpy as np
-import torch
 from PIL import Image
 
-from leanbayes.lab.cli.overlays import contours, overlay_png, shown_slice
+from leanbayes.lab.cli.overlays import contours, overlay_png
 
 
 def test_a_contour_is_what_has_a_neighbour_outside() -> None:
@@ -15,19 +14,11 @@ def test_a_contour_is_what_has_a_neighbour_outside() -> None:
     assert not edge[2:5, 2:5].any()
 
 
-def test_the_slice_with_the_largest_foreground_or_the_most_doubt() -> None:
-    classes, total = torch.zeros(3, 3, 4), torch.zeros(3, 3, 4)
-    total[..., 1] = 0.3
-    assert shown_slice(classes, total) == 1
-    classes[0, 0, 3] = 1
-    assert shown_slice(classes, total) == 3
-
-
 def test_an_overlay_can_be_seen() -> None:
-    classes = torch.zeros(20, 30, dtype=torch.long)
+    classes = np.zeros((20, 30), np.int64)
     classes[5:15, 5:15] = 1
     classes[5:15, 20:25] = 2
-    data = overlay_png(torch.randn(1, 20, 30), classes, classes * 0.2, 0.69)
+    data = overlay_png(np.random.default_rng(0).normal(size=(1, 20, 30)), classes, classes * 0.2, 0.69)
     pixels = np.asarray(Image.open(io.BytesIO(data)))
     assert pixels.shape == (260, 2 * 390 + 4, 3)
     left = pixels[:, :390].reshape(-1, 3)

@@ -55,6 +55,15 @@ def dicom(folder: Path, values: np.ndarray, spacing=(0.5, 0.8, 2.0), intercept: 
     return folder
 
 
+def patient_of(folder: Path) -> dict[str, object]:
+    """What a whole series says of its patient and its study, which DICOM SEG refers to."""
+    study, frame = (generate_uid(entropy_srcs=[str(folder), what]) for what in ("study", "frame"))
+    texts = {"PatientID": "7", "PatientName": "Doe^Jane", "PatientBirthDate": "19700101", "PatientSex": "F"}
+    texts |= {"AccessionNumber": "", "StudyID": "1", "StudyDate": "20240101", "StudyTime": "120000"}
+    more = {"ReferringPhysicianName": "", "Modality": "CT", "PositionReferenceIndicator": ""}
+    return {"StudyInstanceUID": study, "FrameOfReferenceUID": frame, **texts, **more}
+
+
 def ball_tree(top: Path, count: int = 8, sizes: tuple[tuple[int, int, int], ...] = ((12, 14, 10),)) -> Path:
     """images/ and masks/: a bright ball in noise, in scans that are turned and whose voxels are no cubes."""
     random = np.random.default_rng(0)

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from leanbayes.lab.report import write_report
+from tests.lab.report.browser import browser, visit  # noqa: F401
 from tests.lab.report.fixtures import TASKS
 
 

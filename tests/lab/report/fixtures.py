@@ -164,7 +164,31 @@ def pixels_task(folder: Path) -> Path:
             f"{name}/overlay/entropy": entropy.astype(np.float32),
         }
     metrics = {"dice": 0.9, "nll": 0.2, "ece": 0.03}
-    return save(folder, results("pixels", metrics, ["background", "lesion"]), arrays)
+    record = results("pixels", metrics, ["background", "lesion"])
+    for index, name in enumerate(METHODS):
+        arrays |= shown_arrays(name, index)
+    return save(folder, record | {"shown": [{"case": k, "name": n} for k, n in SHOWN.items()]}, arrays)
+
+
+SHOWN = {0: "scan0.nii.gz", 3: "<b>scan3</b>", 4: "scan4.nii.gz", 7: "scan7.nii.gz", 9: "scan9.nii.gz"}
+
+
+def shown_arrays(method: str, index: int) -> Arrays:
+    """Five cases: the larger the number, the better the segmentation; number 3 is bad and surely predicted."""
+    arrays: Arrays = {}
+    y, x = np.mgrid[:40, :30]
+    for number in SHOWN:
+        truth = np.hypot(y - 20, x - 15) < 9
+        predicted = np.hypot(y - 20 - (9 - number) - index / 4, x - 15) < 9
+        total = 0.05 + 0.3 * (truth != predicted) if number != 3 else np.full(truth.shape, 0.01)
+        dice = 2 * (truth & predicted).sum() / (truth.sum() + predicted.sum())
+        grey = (80 + 100 * truth).astype(np.uint8)[..., None]
+        facts = np.array([dice, total.mean(), 11, 24, 1.5], np.float32)
+        parts = {"image": grey, "truth": truth, "predicted": predicted, "facts": facts}
+        doubts = {"total": total.astype(np.float16), "epistemic": (total / 3).astype(np.float16)}
+        raters = {"raters": np.stack([truth, np.roll(truth, 2, 0)]).astype(np.uint8)}
+        arrays |= {f"{method}/shown/{number}/{key}": array for key, array in (parts | doubts | raters).items()}
+    return arrays
 
 
 def regression_task(folder: Path) -> Path:

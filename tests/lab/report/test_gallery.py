@@ -31,7 +31,7 @@ def test_overlays_share_one_scale():
     masks = {f"overlay__{key}": np.zeros((8, 4, 4)) for key in ("image", "truth", "predicted")}
     section = overlays(["a"], ["ground", "cell"], arrays(**masks, overlay__entropy=np.full((8, 4, 4), 0.25)))
     assert len(section.panels[0].overlays) == 6
-    assert section.ramp.high == "0.25 nats, unsure"
+    assert section.ramps[0].high == "0.25 nats, unsure"
     assert len(section.legend) == 3
     assert overlays(["b"], [], arrays()) is None
 

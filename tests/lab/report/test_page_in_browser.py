@@ -1,56 +1,14 @@
 """The page in a real browser: nothing is fetched, nothing fails, everything can be seen and used."""
 
 import json
-import shutil
 
 import pytest
 
 from leanbayes.lab.report import write_report
 from tests.lab.report.fixtures import METHODS, TASKS, save
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-if BROWSER is None:
-    pytest.skip("no chromium or chrome on the PATH", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-QUIET = ["no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
-QUIET += ["disable-component-update", "disable-sync"]
-PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+PHONE = {"width": 360, "height": 740}
 SIZES = "elements => elements.map(e => { const b = e.getBoundingClientRect(); return [b.width, b.height] })"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=[f"--{flag}" for flag in QUIET])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser):
-    """Open a page; at the end of the test, nothing must have gone wrong and nothing been asked of the network."""
-    contexts, troubles = [], []
-
-    def open_page(path, viewport=DESK, scheme="light"):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: _is_local(request.url) or troubles.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert troubles == []
-
-
-def _is_local(url):
-    return url.startswith(("file:", "data:"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -65,7 +23,8 @@ def test_every_figure_can_be_seen(visit, pages, kind, scheme):
     assert page.locator("figure svg").count() > 5
     decoded = page.locator("img").evaluate_all("images => images.map(i => i.complete && i.naturalWidth > 0)")
     assert all(decoded)
-    drawn = page.locator("figure svg").evaluate_all("all => all.map(s => s.querySelectorAll('path, use').length)")
+    plots = page.locator("figure svg:not(.portrait)")  # outlines of cases are few paths
+    drawn = plots.evaluate_all("all => all.map(s => s.querySelectorAll('path, use').length)")
     assert min(drawn) > 3
 
 
@@ -170,3 +129,22 @@ def test_hostile_names_stay_text(visit, tmp_path):
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.locator("#table thead button").nth(1).click()
     assert page.locator("#table th[aria-sort=descending]").count() == 1
+
+
+def test_cases_come_first_and_side_by_side(visit, pages):
+    """Every method shows the same cases, with the outlines on the image, before any table."""
+    page = visit(pages["pixels"])
+    assert page.locator("main > section").first.get_attribute("id") == "showcase"
+    panels = page.locator("#showcase .panel")
+    assert panels.count() == 4
+    for number in range(4):
+        assert panels.nth(number).locator("h4").all_inner_texts() == list(METHODS)
+    titles = page.locator("#showcase h3").all_inner_texts()
+    assert titles[0] == "Worst case: scan0.nii.gz"
+    assert titles[3].startswith("Surprising case: ")
+    assert titles[3].endswith("<b>scan3</b>")  # text, not markup
+    shapes = page.locator("#showcase svg.portrait").evaluate_all(SIZES)
+    assert all(height / width == pytest.approx(40 * 1.5 / 30, rel=0.02) for width, height in shapes)
+    maps = page.locator("#showcase .maps img").evaluate_all(SIZES)
+    assert all(height / width == pytest.approx(40 * 1.5 / 30, rel=0.05) for width, height in maps)
+    assert page.locator("#showcase .legend .ramp").count() == 2

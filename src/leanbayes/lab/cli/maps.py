@@ -3,7 +3,7 @@
 import io
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,13 +12,16 @@ from PIL import Image
 from torch import Tensor
 
 from leanbayes._files import write_bytes
-from leanbayes.lab.cli.overlays import overlay_png, shown_slice
+from leanbayes.errors import InputError, MissingPackage
+from leanbayes.lab.cli.overlays import overlay_png
+from leanbayes.lab.data.dicom_seg import write_dicom_seg
 from leanbayes.lab.data.new_cases import NewCase
 from leanbayes.lab.data.patients import without_suffix
-from leanbayes.lab.data.scans import resampled, write_nifti
+from leanbayes.lab.data.scans import write_nifti
+from leanbayes.lab.slices import View, largest_slice
 from leanbayes.prediction import Prediction
 
-__all__ = ["map_names", "write_map"]
+__all__ = ["map_names", "write_map", "write_segments"]
 
 
 def map_names(images: Iterable[str]) -> dict[str, str]:
@@ -55,7 +58,7 @@ def write_map(folder: Path, name: str, prediction: Prediction, case: NewCase) ->
     uncertainty, grey from black for 0 to white for log C nats, the most that C classes can have. A scan gives the same
     as ``.nii.gz`` in nats, which lie where the scan lies, voxel for voxel. Volumes from arrays give one .npz file. The
     picture ``<name>_overlay.png`` shows the contours of the prediction and the total uncertainty; of a volume it shows
-    the slice with the largest prediction.
+    the slice with the largest prediction, with the patient's right on the left.
 
     Args:
         folder: where the files go.
@@ -79,15 +82,35 @@ def write_map(folder: Path, name: str, prediction: Prediction, case: NewCase) ->
         _write(folder / f"{name}_classes.png", classes)
         for kind, values in maps.items():
             _write(folder / f"{name}_{kind}.png", (values * (255 / most)).round().clamp(0, 255))
-    image = resampled(case.x, tuple(side for side in classes.shape if side != 1 or classes.dim() == 2))
-    image = image.reshape(len(image), *classes.shape)
-    total = maps["total"]
-    if classes.dim() == 3:  # to the right and up on the page: a slice of RAS is turned
-        axis = tuple(classes.shape).index(1) - 3 if 1 in classes.shape else -1
-        image, classes, total = (part.movedim(axis, -1) for part in (image, classes, total))
-        at = shown_slice(classes, total)
-        image, classes, total = (part[..., at].transpose(-1, -2).flip(-2) for part in (image, classes, total))
-    write_bytes(folder / f"{name}_overlay.png", overlay_png(image, classes, total, most))
+    assert case.image is not None  # every case of a segmentation has one
+    view = View.of(tuple(classes.shape), None if case.geometry is None else case.geometry.spacing)
+    image, labels, total = (view.slices(_array(part, np.float32)) for part in (case.image, classes, maps["total"]))
+    at = largest_slice(labels, total)
+    write_bytes(folder / f"{name}_overlay.png", overlay_png(image[:, at], labels[at].astype(np.int64), total[at], most))
+
+
+def write_segments(
+    folder: Path, name: str, prediction: Prediction, case: NewCase, classes: Sequence[str], model: str
+) -> str | None:
+    """Write ``<name>_seg.dcm``, a DICOM SEG file, if the case is a DICOM series; return why it could not be written.
+
+    Args:
+        folder: where the file goes.
+        name: the beginning of its name.
+        prediction: the prediction of this case, at its own size.
+        case: the case.
+        classes: the names of the classes.
+        model: the SHA-256 of the file of the model.
+    """
+    if case.geometry is None or not case.geometry.files:
+        return None
+    path = folder / f"{name}_seg.dcm"
+    try:
+        write_dicom_seg(path, _array(prediction.mean[0].argmax(0), np.uint8), case.geometry, classes, model)
+    except (InputError, MissingPackage) as error:
+        path.unlink(missing_ok=True)  # one of an earlier run would be taken for that of this one
+        return str(error)
+    return None
 
 
 def _array(values: Tensor, kind: type) -> np.ndarray[Any, Any]:

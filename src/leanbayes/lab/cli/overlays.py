@@ -4,11 +4,11 @@ import io
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from leanbayes.lab.report.pictures import heat, picture
+from leanbayes.lab.slices import Values, shades
 
-__all__ = ["contours", "overlay_png", "shown_slice"]
+__all__ = ["contours", "overlay_png"]
 
 _COLOURS = ((213, 94, 0), (86, 180, 233), (240, 228, 66), (0, 158, 115), (204, 121, 167))  # Okabe and Ito
 _SMALLEST = 256  # pixels of the shorter side: small images are enlarged
@@ -29,30 +29,21 @@ def contours(
     return edge
 
 
-def shown_slice(classes: Tensor, total: Tensor) -> int:
-    """Return the slice of a volume, along its last axis, that shows most: the largest foreground, or the most doubt."""
-    marked = (classes > 0).sum((0, 1))
-    return int(marked.argmax()) if bool(marked.any()) else int(total.sum((0, 1)).argmax())
-
-
-def overlay_png(image: Tensor, classes: Tensor, total: Tensor, most: float) -> bytes:
+def overlay_png(image: Values, classes: Values, total: Values, most: float) -> bytes:
     """Return a PNG file: the image with a contour of each class above 0, and beside it the total uncertainty.
 
     Args:
-        image: the image, (channels, height, width), of any range.
+        image: the image, (channels, height, width), of any range; of other than three channels the first is shown.
         classes: the predicted classes, (height, width).
         total: the total uncertainty, (height, width).
         most: the uncertainty that is drawn brightest.
     """
-    pixels = np.moveaxis(np.asarray(image.to("cpu"), np.float64), 0, -1)
-    low, high = pixels.min(), pixels.max()
-    base = picture((pixels - low) / max(high - low, 1e-12))
+    base = picture(np.moveaxis(shades(image if len(image) == 3 else image[:1]), 0, -1))
     factor = max(1, -(-_SMALLEST // min(base.shape[:2])))
-    labels = np.asarray(classes.to("cpu"), np.int64)
-    large, labels = (np.repeat(np.repeat(values, factor, 0), factor, 1) for values in (base, labels))
+    large, labels = (np.repeat(np.repeat(values, factor, 0), factor, 1) for values in (base, classes))
     for label in range(1, int(labels.max(initial=0)) + 1):
         large[contours(labels == label)] = _COLOURS[(label - 1) % len(_COLOURS)]
-    doubt = heat(np.asarray(total.to("cpu"), np.float64), most)
+    doubt = heat(np.asarray(total, np.float64), most)
     doubt = np.repeat(np.repeat(doubt, factor, 0), factor, 1)
     gap = np.full((len(large), _GAP, 3), 255, np.uint8)
     data = io.BytesIO()

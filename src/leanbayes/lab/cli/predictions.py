@@ -31,10 +31,11 @@ class Predictions:
         if more and preparation.spacing is not None:
             more += [f"volume_ml({name})" for name in preparation.classes[1:]]
         columns = [*self._columns(), *_UNCERTAINTIES, "standard_error", "draws", *more]
+        self.columns = columns
         self._writer.writerow(["name", *map(csv_safe, columns)])
 
-    def add(self, name: str, prediction: Prediction, row: int, voxel: float | None = None) -> None:
-        """Add one input: the row of a batch of predictions.
+    def add(self, name: str, prediction: Prediction, row: int, voxel: float | None = None) -> dict[str, str]:
+        """Add one input: the row of a batch of predictions. Return its cells by column.
 
         Args:
             name: the name of the input.
@@ -46,7 +47,9 @@ class Predictions:
         end = [_digits(prediction.standard_error[row]), int(prediction.draws[row])]
         if self.preparation.kind == "pixels":
             end += self._of_segmentation(prediction, row, voxel)
-        self._writer.writerow([csv_safe(name), *self._cells(prediction, row), *uncertainties, *end])
+        cells = [*self._cells(prediction, row), *uncertainties, *end]
+        self._writer.writerow([csv_safe(name), *cells])
+        return dict(zip(self.columns, map(str, cells), strict=True))
 
     def _of_segmentation(self, prediction: Prediction, row: int, voxel: float | None) -> list[Any]:
         """How much the draws disagree about a case, and the volume of each class of a scan in millilitres."""

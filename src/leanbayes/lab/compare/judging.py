@@ -15,6 +15,7 @@ from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
 from leanbayes.lab.compare.cases import CaseScores
 from leanbayes.lab.compare.conformal import measure_guarantee
 from leanbayes.lab.compare.members import MemberScores, remembering
+from leanbayes.lab.compare.shown import ShownCases
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
 from leanbayes.lab.windows import Windowed
@@ -72,6 +73,7 @@ def judge(
     members = remembering(recipe, predictor)
     scores = MemberScores(trained.likelihood, lambda prediction: task.scored(prediction, None)[0])
     cases = CaseScores(task, trained.likelihood)
+    shown = ShownCases(task) if figures else None
     size, keep = _batches(task, run, samples)
     test = run.loader(task.test, batch_size=size)
     shifted = {name: run.loader(data) for name, data in task.shifted.items()}
@@ -85,7 +87,10 @@ def judge(
             collector.add(batch)
         if members is not None and batch.shifted is None:
             scores.add(members.last, batch.targets)
+        before = len(cases.rows)
         cases.add(batch)
+        if shown is not None:
+            shown.add(batch, cases.rows[before:])
         collecting += time.perf_counter() - begin
         done += 1
         run.tell("evaluate", done, steps)
@@ -107,6 +112,8 @@ def judge(
     arrays = {}
     if collector is not None:
         arrays = collector.arrays() | sigma_of_first_layer(trained.predictor) | cases.arrays()
+    if shown is not None:
+        arrays |= shown.arrays()
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
     guarantee = measure_guarantee(predictor, test, task)

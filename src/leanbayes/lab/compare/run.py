@@ -16,6 +16,7 @@ from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.compare.arrays import bayesian_inside
 from leanbayes.lab.compare.judging import judge
 from leanbayes.lab.compare.record import FORMAT, Record, is_main_process
+from leanbayes.lab.compare.shown import shown_cases
 from leanbayes.lab.data.fingerprint import fingerprint
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.processes import only_user_of
@@ -152,6 +153,7 @@ def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, An
             "fingerprint": fingerprint(task),
             **_patients(task),
         },
+        "shown": [{"case": case, "name": name} for case, name in shown_cases(task).items()],
         "about": dict(about),
         "budget": asdict(protocol.budget),
         "samples": protocol.samples,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import FileError, InputError
-from leanbayes.lab.data.images import Size, image_files, image_size
+from leanbayes.lab.data.images import Size, image_files, image_size, read_image
 from leanbayes.lab.data.preparation import Preparation
 from leanbayes.lab.data.scan_sets import as_input, own_size
 from leanbayes.lab.data.scans import Geometry, is_scan, read_scan, resampled, scan_files
@@ -28,12 +28,14 @@ class NewCase:
         x: the input as the model takes it.
         size: the size of the image or scan itself, in RAS for scans; None for other data.
         geometry: where the voxels of a scan lie; None for pictures and arrays.
+        image: for segmentation, the image or scan itself, (channels, *size), which a person looks at; None otherwise.
     """
 
     name: str
     x: Tensor
     size: Size | None = None
     geometry: Geometry | None = None
+    image: Tensor | None = None
 
     def restored(self, prediction: Prediction, row: int) -> Prediction:
         """Return one row of a batch of predictions at the size of the image itself.
@@ -102,10 +104,16 @@ class NewCases:
             return self._scan(name, self.files[index])
         if self.files:
             ((_, x),) = self.plan.inputs(self.files[index])
-            return NewCase(name, x, image_size(self.files[index]))
+            return self._picture(name, x, self.files[index])
         _, x = self.rows[index]
-        is_picture = self.plan.size is not None and self.only.suffix.lower() != ".npz"
-        return NewCase(name, x, image_size(self.only) if is_picture else None)
+        if self.plan.size is not None and self.only.suffix.lower() != ".npz":
+            return self._picture(name, x, self.only)
+        return NewCase(name, x, image=self.plan.original(x) if self.plan.kind == "pixels" else None)
+
+    def _picture(self, name: str, x: Tensor, file: Path) -> NewCase:
+        """A model may see a picture at another size, but a person looks at the picture itself."""
+        image = read_image(file, len(self.plan.mean)) if self.plan.kind == "pixels" else None
+        return NewCase(name, x, image_size(file), image=image)
 
     def _scan(self, name: str, file: Path) -> NewCase:
         plan, scan = self.plan, read_scan(file)
@@ -130,7 +138,7 @@ class NewCases:
                 f"scan {file} has {'x'.join(map(str, size))} voxels, but the model takes "
                 f"{'x'.join(map(str, plan.size or ()))}; train it with window=..., so that it takes scans of any size"
             )
-        return NewCase(name, plan.standardise(as_input(scan, size, flat)), shape, geometry)
+        return NewCase(name, plan.standardise(as_input(scan, size, flat)), shape, geometry, scan.values)
 
 
 def _mm(spacing: object) -> str:

@@ -106,6 +106,14 @@ class Preparation:
         mean, std = (torch.tensor(numbers, dtype=x.dtype).view(shape) for numbers in (self.mean, self.std))
         return ((x - mean) / std).float()
 
+    def original(self, x: Tensor) -> Tensor:
+        """Return the values of one standardised input, which `standardise` takes back; bytes are numbers in [0, 1]."""
+        shape = (-1, *(1 for _ in self.size or ()))
+        mean, std = (
+            torch.tensor(numbers, dtype=x.dtype, device=x.device).view(shape) for numbers in (self.mean, self.std)
+        )
+        return x * std + mean
+
     def in_units(self, prediction: Prediction) -> Prediction:
         """Return the prediction of a regression in the unit of the target. Other predictions come back unchanged."""
         if not self.target_mean:

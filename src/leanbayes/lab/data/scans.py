@@ -46,11 +46,13 @@ class Geometry:
         affine: takes the indices of a voxel of the file to millimetres (right, front, up), 4x4.
         shape: how many voxels the file has along each axis.
         header: the header of a NIfTI file, whose texts and codes are kept; None for DICOM.
+        files: the files of a DICOM series in the order of its slices; empty for NIfTI.
     """
 
     affine: Array
     shape: Size
     header: Any = None
+    files: tuple[Path, ...] = ()
 
     @property
     def turn(self) -> Array:
@@ -230,7 +232,7 @@ def _read_dicom(path: Path) -> tuple[Array, Geometry]:
     affine[:3, 3] = np.array(lowest.ImagePositionPatient, float)
     affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # DICOM counts to the left and to the back
     values = np.stack(planes, 2)[..., None]
-    return values, Geometry(affine, values.shape[:3])
+    return values, Geometry(affine, values.shape[:3], files=tuple(files[i] for i in order))
 
 
 def _check_image(file: Path, image: Any, first: Any, first_file: Path) -> None:

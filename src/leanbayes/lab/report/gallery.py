@@ -88,7 +88,7 @@ def overlays(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Se
             LegendEntry(pictures.FALSE_POSITIVE, "■", "invented (false positive)"),
             LegendEntry(pictures.FALSE_NEGATIVE, "■", "missed (false negative)"),
         ),
-        Ramp(pictures.scale(), "Entropy: 0, sure", f"{highest:.2g} nats, unsure"),
+        (Ramp(pictures.scale(), "Entropy: 0, sure", f"{highest:.2g} nats, unsure"),),
     )
 
 

@@ -60,9 +60,10 @@ def _context(results: Mapping[str, Any], rows: Sequence[Row], figures: Sequence[
     # The policy forbids the browser to fetch anything and to run any script but this one.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     tables = _tables(results, rows)
-    contents = [{"name": "about", "title": "What was compared"}]
+    contents = [{"name": figure.name, "title": figure.title} for figure in figures if figure.first]
+    contents += [{"name": "about", "title": "What was compared"}]
     contents += [{"name": table.name, "title": table.title} for table in tables]
-    contents += [{"name": figure.name, "title": figure.title} for figure in figures]
+    contents += [{"name": figure.name, "title": figure.title} for figure in figures if not figure.first]
     return {
         "title": f"{len(rows)} method{'' if len(rows) == 1 else 's'} compared on {_task_name(results)}",
         "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
@@ -347,7 +348,8 @@ def _figures(figures: Sequence[Section]) -> list[dict[str, Any]]:
             "title": section.title,
             "caption": section.caption,
             "legend": section.legend,
-            "ramp": section.ramp,
+            "ramps": section.ramps,
+            "first": section.first,
             "layout": _layout(section),
             "panels": list(_panels(section, numbers)),
         }
@@ -357,6 +359,8 @@ def _figures(figures: Sequence[Section]) -> list[dict[str, Any]]:
 
 def _layout(section: Section) -> str:
     """The class of the style sheet: pictures need wider panels than plots, and a single plot stays small."""
+    if any(panel.portraits for panel in section.panels):
+        return "wide"
     if all(panel.plot is None for panel in section.panels):
         return "pictures"
     return "single" if len(section.panels) == 1 else ""
@@ -371,4 +375,5 @@ def _panels(section: Section, numbers: Iterator[int]) -> Iterator[dict[str, Any]
             "svg": svg,
             "strips": panel.strips,
             "overlays": panel.overlays,
+            "portraits": panel.portraits,
         }

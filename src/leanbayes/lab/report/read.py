@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from leanbayes._files import read_tensors
 from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
-__all__ = ["FORMAT", "Arrays", "Numbers", "read_comparison"]
+__all__ = ["FORMAT", "SHOWN", "Arrays", "Numbers", "read_comparison"]
 
 FORMAT = 1
+SHOWN = "/shown/"  # in the keys of what the page shows of single cases
 Numbers = NDArray[np.float64]
 
 
@@ -81,8 +82,13 @@ def _arrays(folder: Path, needed: bool) -> Arrays:
     by_key: dict[str, Numbers] = {}
     for file in files:
         _, tensors = read_tensors(file, "arrays", FORMAT)
-        by_key |= {key: np.asarray(tensor.to(torch.float64)) for key, tensor in tensors.items()}
+        by_key |= {key: _numbers(key, tensor) for key, tensor in tensors.items()}
     return Arrays(path, by_key)
+
+
+def _numbers(key: str, tensor: torch.Tensor) -> Numbers:
+    """Pictures of cases stay as small as they are in the file: a page shows few of them."""
+    return np.asarray(tensor if SHOWN in key else tensor.to(torch.float64))
 
 
 def _results(path: Path) -> dict[str, Any]:
@@ -129,6 +135,11 @@ def _check(path: Path, results: dict[str, Any]) -> None:
     for number, sentence in enumerate(recommendation.get("sentences", [])):
         need(sentence, str, f"recommendation.sentences[{number}]")
     need(results["task"].get("classes", []), list, "task.classes")
+    need(results.get("shown", []), list, "shown")
+    for number, case in enumerate(results.get("shown", [])):
+        need(case, dict, f"shown[{number}]")
+        need(case.get("case"), int, f"shown[{number}].case")
+        need(case.get("name"), str, f"shown[{number}].name")
     need(results["task"].get("shifted", {}), dict, "task.shifted")
     for family, by_metric in results.get("tests", {}).items():
         need(by_metric, dict, f"tests.{family}")

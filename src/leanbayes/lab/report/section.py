@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-__all__ = ["Card", "LegendEntry", "Overlay", "Panel", "Ramp", "Section", "Strip"]
+__all__ = ["Card", "LegendEntry", "Outline", "Overlay", "Panel", "Portrait", "Ramp", "Section", "Strip"]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,46 @@ class Overlay:
 
 
 @dataclass(frozen=True)
+class Outline:
+    """A line around a mask: the path of an SVG image, its colour, and how it is drawn ("", "thin" or "dashed")."""
+
+    path: str
+    colour: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """One case as one method sees it: the image with outlines, and two maps of doubt.
+
+    Args:
+        title: the name of the method.
+        note: its score and its doubt, in words.
+        image: the image as a ``data:`` address.
+        total: the map of the total uncertainty, likewise.
+        epistemic: the map of the epistemic uncertainty, likewise.
+        outlines: the lines over the image.
+        width: how many pixels the image has along its rows.
+        height: how many along its columns, in units of the width of a pixel.
+        stretch: the height of a pixel over its width.
+        words: what a reader who does not see the pictures should know.
+    """
+
+    title: str
+    note: str
+    image: str
+    total: str
+    epistemic: str
+    outlines: tuple[Outline, ...]
+    width: int
+    height: float
+    stretch: float
+    words: str
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One method's part of a figure: either a plot, or strips of pictures, or overlays.
+    """One method's part of a figure: either a plot, or strips of pictures, or overlays. Portraits are of one case.
 
     Args:
         title: the heading, usually the method's name.
@@ -78,6 +116,7 @@ class Panel:
         alternative: the words for readers who do not see the plot.
         strips: pictures in rows.
         overlays: pairs of pictures of segmentations.
+        portraits: the case as each method sees it.
     """
 
     title: str = ""
@@ -86,6 +125,7 @@ class Panel:
     alternative: str = ""
     strips: tuple[Strip, ...] = ()
     overlays: tuple[Overlay, ...] = ()
+    portraits: tuple[Portrait, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +138,8 @@ class Section:
         caption: how to read the figure.
         panels: what stands side by side; a section without panels is left out of the page.
         legend: what the colours and marks stand for.
-        ramp: the colour scale of heat maps, if there are any.
+        ramps: the colour scales of heat maps, if there are any.
+        first: whether the figure comes before the tables.
     """
 
     name: str
@@ -106,4 +147,5 @@ class Section:
     caption: str
     panels: tuple[Panel, ...]
     legend: tuple[LegendEntry, ...] = ()
-    ramp: Ramp | None = None
+    ramps: tuple[Ramp, ...] = ()
+    first: bool = False

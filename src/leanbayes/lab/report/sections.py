@@ -12,6 +12,7 @@ from leanbayes.lab.report.gallery import examples, overlays
 from leanbayes.lab.report.guarantee import coverage, sizes
 from leanbayes.lab.report.read import Arrays, Numbers
 from leanbayes.lab.report.section import LegendEntry, Panel, Section
+from leanbayes.lab.report.showcase import showcase
 from leanbayes.lab.report.table import COST, Row, describe, direction
 from leanbayes.metrics.ranking import risk_coverage
 
@@ -28,6 +29,7 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
     task = results["task"]
     classes = [str(name) for name in task.get("classes", [])]
     candidates = (
+        showcase(names, results.get("shown", []), arrays),
         _tradeoff(results, rows),
         _reliability(names, arrays),
         _risk(names, arrays),

@@ -4,16 +4,25 @@ import csv
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import torch
 from PIL import Image
 
+from leanbayes.lab.cli.saved import read_model
+from leanbayes.lab.report.outlines import outline
 from tests.lab.cli.shell import QUICK, complaint, picture, rows_of, run, shell
-from tests.lab.data.scan_makers import ball_tree, dicom
+from tests.lab.data.scan_makers import ball_tree, dicom, patient_of
+
+
+def reviewed_cases(page: Path) -> list[dict]:
+    (text,) = re.findall(r'<script type="application/json" id="cases">(.*?)</script>', page.read_text(), re.S)
+    return json.loads(text)
 
 
 def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
@@ -28,6 +37,8 @@ def test_a_folder_of_images_is_learnt_and_predicted(halves: Path) -> None:
     for bright in ("left", "right"):
         picture(halves / "new" / f"{bright}.png", bright, 99)
     shell("predict", "run/model.lb", "new", "--out", "said", "--quiet", folder=halves)
+    message = shell("predict", "run/model.lb", "new", "--out", "said", "--review", folder=halves, code=2)
+    assert "--review shows segmentations, and this model predicts classes" in message
     rows = rows_of(halves / "said" / "predictions.csv")
     assert [(row["name"], row["predicted"]) for row in rows] == [("left.png", "left"), ("right.png", "right")]
     for row in rows:
@@ -168,9 +179,12 @@ def test_scans_come_back_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cases = rows_of(tmp_path / "run" / "cases.csv")
     assert {"name", "patient", "dice", "hd95", "volume_error", "draw_disagreement"} <= cases[0].keys()
     assert json.loads((tmp_path / "run" / "scores.json").read_text())["by_case"]["over"] == "patients"
-    run("predict", "run/model.lb", "images", "--samples", "3", "--out", "said", "--quiet")
+    run("predict", "run/model.lb", "images", "--samples", "3", "--out", "said", "--quiet", "--review")
     rows = rows_of(tmp_path / "said" / "predictions.csv")
     assert len(rows) == 10
+    reviewed = reviewed_cases(tmp_path / "said" / "review.html")
+    doubts = {row["name"]: float(row["draw_disagreement"]) for row in rows}
+    assert [case["name"] for case in reviewed] == sorted(doubts, key=lambda name: -doubts[name])
     scores = []
     for row in rows:
         stem = row["name"].removesuffix(".nii.gz")
@@ -188,6 +202,17 @@ def test_scans_come_back_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     values = np.random.default_rng(0).integers(980, 1020, (11, 12, 13))
     dicom(tmp_path / "series", values, spacing=(3.0, 0.7, 1.3))
     run("predict", "run/model.lb", "series", "--samples", "2", "--out", "told", "--quiet")
+    record = json.loads((tmp_path / "told" / "predictions.json").read_text())
+    assert "has no StudyInstanceUID" in record["without_dicom_seg"]["series"]
+    assert not list((tmp_path / "told").glob("*.dcm"))
+    dicom(tmp_path / "series", values, spacing=(3.0, 0.7, 1.3), **patient_of(tmp_path))
+    run("predict", "run/model.lb", "series", "--samples", "2", "--out", "told", "--quiet")
+    segments = pydicom.dcmread(tmp_path / "told" / "series_seg.dcm")
+    (referred,) = segments.ReferencedSeriesSequence
+    assert referred.SeriesInstanceUID == pydicom.dcmread(tmp_path / "series" / "000.dcm").SeriesInstanceUID
+    assert [segment.SegmentLabel for segment in segments.SegmentSequence] == ["foreground"]
+    marked = np.asarray(nibabel.load(tmp_path / "told" / "series_classes.nii.gz").dataobj)
+    assert segments.pixel_array.sum() == (marked > 0).sum()
     after = nibabel.load(tmp_path / "told" / "series_total.nii.gz")
     assert after.shape == values.shape
     np.testing.assert_allclose(after.affine @ [0, 0, 0, 1], [-10, 20, 5, 1], atol=1e-5)
@@ -195,3 +220,17 @@ def test_scans_come_back_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     record = json.loads((tmp_path / "told" / "predictions.json").read_text())
     assert record["packages"]["nibabel"]
     assert record["model_sha256"] == hashlib.sha256((tmp_path / "run" / "model.lb").read_bytes()).hexdigest()
+
+
+def test_a_review_outlines_the_masks_that_carry_a_guarantee(squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(squares)
+    recipe = "deterministic+conformal:level=0.6,share=0.7"
+    run("train", "--data", "images", "--masks", "masks", "--recipe", recipe, "--out", "run", *QUICK, "--epochs", "12")
+    run("predict", "run/model.lb", "images", "--out", "said", "--quiet", "--review")
+    reviewed = reviewed_cases(squares / "said" / "review.html")
+    assert len(reviewed) == 16
+    predictor, preparation, _ = read_model(squares / "run" / "model.lb")
+    for case in reviewed[:3]:
+        assert [path["name"] for path in case["paths"]] == ["foreground", "outer mask, guaranteed"]
+        ((_, x),) = preparation.inputs(squares / "images" / case["name"])
+        assert case["paths"][1]["slices"] == [outline(np.asarray(predictor.masks(x[None])[0]))]

@@ -48,6 +48,11 @@ class PredictOptions:
         "The folder that receives predictions.csv, predictions.json, which says how they were made, and the maps of "
         "segmented images.",
     )
+    review: bool = option(
+        False,
+        "Write review.html too, a page that shows every segmented case in order of doubt, slice by slice, with its "
+        "outlines and maps.",
+    )
 
 
 def run(options: PredictOptions, session: Session) -> Result:
@@ -57,8 +62,9 @@ def run(options: PredictOptions, session: Session) -> Result:
     import torch
 
     from leanbayes._files import write_bytes, write_text
-    from leanbayes.lab.cli.maps import map_names, write_map
+    from leanbayes.lab.cli.maps import map_names, write_map, write_segments
     from leanbayes.lab.cli.predictions import Predictions
+    from leanbayes.lab.cli.reviews import Reviewer
     from leanbayes.lab.cli.saved import read_model
     from leanbayes.lab.compare import Event
     from leanbayes.lab.data import likelihood_for
@@ -85,6 +91,8 @@ def run(options: PredictOptions, session: Session) -> Result:
     table = Predictions(preparation)
     cases = NewCases(preparation, Path(options.inputs))
     names = map_names(cases.names) if pictures else {}
+    without_segments: dict[str, str] = {}
+    reviewer = Reviewer(folder, preparation, predictor) if options.review else None
     if preparation.window is not None:
         predictor = Windowed(predictor, preparation.window)
     generator = torch.Generator().manual_seed(options.seed)
@@ -106,18 +114,36 @@ def run(options: PredictOptions, session: Session) -> Result:
                 table.add(case.name, prediction, row)
                 continue
             own = case.restored(prediction, row)
-            table.add(case.name, own, 0, voxel=None if case.geometry is None else math.prod(case.geometry.spacing))
+            voxel = None if case.geometry is None else math.prod(case.geometry.spacing)
+            cells = table.add(case.name, own, 0, voxel)
+            if reviewer is not None:
+                reviewer.add(case, own, cells)
             write_map(folder, names[case.name], own, case)
+            reason = write_segments(folder, names[case.name], own, case, preparation.classes, digest)
+            if reason is not None:
+                without_segments[case.name] = reason
         session.bars(Event(Path(options.file).name, 0, "predict", start + len(batch), len(cases)))
     write_bytes(folder / "predictions.csv", table.text().encode())
-    record = _record(options, session, digest, table.text(), names)
+    record = _record(options, session, digest, table.text(), names) | {"without_dicom_seg": without_segments}
     write_text(folder / "predictions.json", json.dumps(record, indent=1))
-    return {"predictions": str(folder / "predictions.csv"), "inputs": len(cases)}
+    result: Result = {"predictions": str(folder / "predictions.csv"), "inputs": len(cases)}
+    if reviewer is not None:
+        result["review"] = str(reviewer.write(record))
+    if without_segments:
+        result["without_dicom_seg"] = without_segments
+    return result
 
 
 def show(console: Console, result: Result) -> None:
-    """Print where the table is."""
+    """Print where the table is, and for how many series no DICOM SEG could be written, with the first reason."""
+    without = result.get("without_dicom_seg", {})
+    if without:
+        print_line(
+            console, f"No DICOM SEG for {len(without)} of {result['inputs']} cases: {next(iter(without.values()))}"
+        )
     print_line(console, f"predictions: {result['predictions']}")
+    if "review" in result:
+        print_line(console, f"review: {result['review']}")
 
 
 def _record(options: PredictOptions, session: Session, digest: str, table: str, maps: dict[str, str]) -> dict[str, Any]:
@@ -128,7 +154,7 @@ def _record(options: PredictOptions, session: Session, digest: str, table: str, 
     from leanbayes._provenance import surroundings
 
     packages: dict[str, str | None] = {}
-    for package in ("numpy", "monai", "nibabel", "pydicom", "pillow"):
+    for package in ("numpy", "monai", "nibabel", "pydicom", "highdicom", "pillow"):
         try:
             packages[package] = version(package)
         except PackageNotFoundError:
