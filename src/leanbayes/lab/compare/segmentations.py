@@ -2,16 +2,22 @@
 
 import math
 import warnings
+from importlib.util import find_spec
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from leanbayes.errors import MissingPackage
+from leanbayes.lab.compare.doubt import edge_width
+from leanbayes.lab.compare.lesions import count_lesions
+from leanbayes.metrics.boundary import boundary_bins
+from leanbayes.metrics.ranking import auroc
 from leanbayes.metrics.raters import generalised_energy_distance, rater_agreement
 
 __all__ = ["Segmentations", "dice_of_masks", "hausdorff95", "pairwise_dice"]
 
+_MOST_CLASSES_OF_LESIONS = 5  # with the background
 _LEVEL = 0.9  # of the interval of a volume over draws
 _MILLILITRES = 1e-3  # in a cubic millimetre
 
@@ -51,8 +57,15 @@ class Segmentations:
             "true_volume": true_size,
             "volume_error": size - true_size,
         }
-        if self.spacing is not None:
-            scores["hd95"] = hausdorff95(predicted, truth, self.classes, self.spacing)
+        if self.spacing is not None or find_spec("monai") is not None:
+            spacing = self.spacing or (1.0,) * truth.dim()
+            scores["hd95"] = hausdorff95(predicted, truth, self.classes, spacing)
+        wrong = predicted[counted] != truth[counted]
+        if bool(wrong.any()) and not bool(wrong.all()):
+            scores["error_auroc"] = float(auroc(total[counted][~wrong].double(), total[counted][wrong].double()))
+        if self.counts_lesions:
+            lesions = count_lesions(predicted, truth, self.classes)
+            scores |= {"lesions": lesions.true, "lesions_found": lesions.found, "lesions_false": lesions.false}
         if draws is not None and len(draws) > 1:
             drawn = draws.where(counted, 0)
             sizes = (drawn > 0).flatten(1).sum(1).double() * unit
@@ -63,6 +76,21 @@ class Segmentations:
         if raters is not None and len(raters) > 1:
             scores |= self._rated(total, draws, raters.long().to(total.device))
         return scores
+
+    @property
+    def counts_lesions(self) -> bool:
+        """Whether connected components are lesions. Of many classes, as in a street, they are objects of all sorts."""
+        return self.classes <= _MOST_CLASSES_OF_LESIONS
+
+    def near_edges(self, probabilities: Tensor, truth: Tensor) -> Tensor:
+        """Return the sums over bins of confidence of the pixels near the true edges of one case, (bins, 3).
+
+        Args:
+            probabilities: the mean probabilities of the classes, (C, ...).
+            truth: the true classes.
+        """
+        width = edge_width(self.spacing)
+        return boundary_bins(probabilities[None], truth[None], width, self.spacing, ignore_index=self.ignore)
 
     def _rated(self, total: Tensor, draws: Tensor | None, raters: Tensor) -> dict[str, float]:
         scores = {
