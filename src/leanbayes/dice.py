@@ -43,7 +43,7 @@ class DiceTerm:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.weight) and self.weight >= 0):
-            raise InputError(f"the weight of the Dice loss must be finite and at least 0, got {self.weight}")
+            raise InputError(f"dice, the weight of the Dice loss, must be finite and at least 0, got {self.weight}")
         if not (isfinite(self.smooth) and self.smooth > 0):
             raise InputError(f"smooth must be a positive finite number, got {self.smooth}")
 
