@@ -11,6 +11,7 @@ from leanbayes._calls import Inputs, batch_size, call, prediction_tensor, requir
 from leanbayes._tracing import eager, opaque, settings_of
 from leanbayes._wrappers import computed_inside, refuse_bare, refuse_pieces, unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts, weights_are_held
+from leanbayes.dice import DiceTerm, LikelihoodWithDice
 from leanbayes.errors import InputError, NonFinite, UnknownName
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
@@ -52,6 +53,8 @@ class Terms:
         kl_per: "data" divides the KL by the number of examples, as the evidence lower bound does. "parameter" divides
             it by the number of random coordinates instead. This is not an ELBO; the public code of Abboud et al. 2024
             does it, so it serves to reproduce their results.
+        dice: a Dice loss beside the likelihood, for segmentations: a `leanbayes.dice.DiceTerm`, or its weight. The
+            Dice loss is no likelihood, so the loss is then no bound on the evidence any more (see `leanbayes.dice`).
 
     >>> Terms(0.1, samples=2).kl_weight
     0.1
@@ -66,6 +69,7 @@ class Terms:
     last_layer_samples: int = 1
     temperature: float = 1.0
     kl_per: Literal["data", "parameter"] = "data"
+    dice: DiceTerm | float | None = None
 
     def __post_init__(self) -> None:
         if not (isinstance(self.kl_weight, str) or callable(self.kl_weight)):
@@ -84,6 +88,10 @@ class Terms:
         _weight("temperature", self.temperature)
         if self.kl_per not in ("data", "parameter"):
             raise UnknownName.of("kl_per", self.kl_per, ["data", "parameter"])
+        if self.dice is not None and not isinstance(self.dice, DiceTerm):
+            if isinstance(self.dice, bool) or not isinstance(self.dice, int | float):
+                raise InputError(f"dice must be a weight or a DiceTerm, got {self.dice!r}")
+            object.__setattr__(self, "dice", DiceTerm(self.dice) if self.dice else None)
 
     @classmethod
     def of(cls, kl_weight: "float | str | Schedule | Terms", **others: Any) -> "Terms":
@@ -125,8 +133,8 @@ class Terms:
 class Elbo(NamedTuple):
     """The loss that training minimises, and its parts in nats.
 
-    ``nll`` is the mean negative log-likelihood of one example, and ``kl`` is the divergence of the whole model. It is a
-    named tuple, because wrappers such as DistributedDataParallel look for tensors inside tuples.
+    ``nll`` is the mean negative log-likelihood of one example, without a Dice term, and ``kl`` is the divergence of the
+    whole model. It is a named tuple, because wrappers such as DistributedDataParallel look for tensors inside tuples.
     """
 
     loss: Tensor
@@ -167,7 +175,7 @@ def elbo(
         n_data: the number of examples in the whole training set.
         samples: how many draws are averaged. Propagations of one pass, such as moments, draw the outputs alone.
         last_layer_samples: see `Terms`, as for the next three.
-        kl_weight: the weight of the KL, or a `Terms` that holds this weight and the four other settings.
+        kl_weight: the weight of the KL, or a `Terms` that holds this weight, the four other settings, and a Dice loss.
         temperature: T of a tempered posterior.
         kl_per: whether the KL is divided by the number of examples ("data") or of random coordinates ("parameter").
         with_kl: ``False`` leaves the KL out of the loss and does not compute it. Optimizers that own the scales
@@ -201,21 +209,43 @@ def elbo(
         refuse_pieces(core)
     by = None if propagate is None else as_propagation(propagate)
     if not isinstance(core, Bayesian):
-        nll = likelihood.nll(output(call(bnn, x)), y) / batch_size(x)
-        plain = Elbo(nll, nll, torch.zeros_like(nll))
+        nll, extra = _plain_nll(bnn, x, y, likelihood, terms, output)
+        plain = Elbo(nll + extra, nll, torch.zeros_like(nll))
         return _finite(plain, likelihood, y) if check and not torch.compiler.is_compiling() else plain
 
     def parts(core: Bayesian, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        nll, cost, kl = _two_terms(core, x, y, likelihood, terms, by, generator, output, with_kl=with_kl)
+        nll, extra, cost, kl = _all_terms(core, x, y, likelihood, terms, by, generator, output, with_kl=with_kl)
         if not with_kl:
-            return nll, nll, kl
-        return nll + weight * cost / (n_data if terms.kl_per == "data" else core.summary().random), nll, kl
+            return nll + extra, nll, kl
+        per = n_data if terms.kl_per == "data" else core.summary().random
+        return nll + extra + weight * cost / per, nll, kl
 
     whole = Elbo(*computed_inside(bnn, parts, x, y))
     return _finite(whole, likelihood, y) if check and not torch.compiler.is_compiling() else whole
 
 
-def _two_terms(
+def _plain_nll(
+    model: nn.Module, x: Inputs, y: Tensor, likelihood: Likelihood, terms: Terms, output: Callable[[Any], Any]
+) -> tuple[Tensor, Tensor]:
+    """Return the mean NLL of a network without random weights, and its Dice term."""
+    scored, count = _scored_by(likelihood, terms), batch_size(x)
+    return _without_dice(scored, scored.nll(output(call(model, x)), y) / count)
+
+
+def _scored_by(likelihood: Likelihood, terms: Terms) -> Likelihood | LikelihoodWithDice:
+    assert not isinstance(terms.dice, int | float)
+    return likelihood if terms.dice is None else LikelihoodWithDice(likelihood, terms.dice)
+
+
+def _without_dice(scored: Likelihood | LikelihoodWithDice, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Divide the mean score of an example into the NLL and the Dice term."""
+    if not isinstance(scored, LikelihoodWithDice):
+        return mean, torch.zeros_like(mean)
+    extra = scored.penalty()
+    return mean - extra, extra
+
+
+def _all_terms(
     core: Bayesian,
     x: Inputs,
     y: Tensor,
@@ -226,22 +256,23 @@ def _two_terms(
     output: Callable[[Any], Any],
     *,
     with_kl: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the mean NLL, the tempered KL before it is weighed, and the KL itself; zeros for these without the KL."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the mean NLL, the Dice term, the tempered KL before it is weighed, and the KL; zeros without the KL."""
     weights = core.weights()
+    scored = _scored_by(likelihood, terms)
     total = (by or core.propagate).expected_nll(
-        *(core, weights, x, y, likelihood),
+        *(core, weights, x, y, scored),
         samples=terms.samples,
         last_layer_samples=terms.last_layer_samples,
         generator=generator,
         output=output,
     )
-    nll = total / batch_size(x)
+    nll, extra = _without_dice(scored, total / batch_size(x))
     if not with_kl:
-        return nll, torch.zeros_like(nll), torch.zeros_like(nll)
+        return nll, extra, torch.zeros_like(nll), torch.zeros_like(nll)
     kl = core.kl(weights, generator=generator).to(nll.device)
     heat = terms.temperature - 1
-    return nll, kl if heat == 0 else kl - heat * core.entropy(weights).to(nll.device), kl
+    return nll, extra, kl if heat == 0 else kl - heat * core.entropy(weights).to(nll.device), kl
 
 
 class Objective(nn.Module):
@@ -324,12 +355,13 @@ class Objective(nn.Module):
             if weights_are_held() or generator is not None:
                 whole: Elbo = _eager_loss(self, x, y, kl_weight, generator)
                 return whole
-            nll, cost, kl = _opaque_terms(self, x, y, settings_of(self))
+            nll, extra, cost, kl = _opaque_terms(self, x, y, settings_of(self))
             if not (self.with_kl and isinstance(self.model, Bayesian)):
-                return Elbo(nll, nll, kl)
+                return Elbo(nll + extra, nll, kl)
             weight = _weight_now(self.terms) if kl_weight is None else kl_weight
             # The weight stays outside of the opaque call, so that another weight in each step compiles nothing anew.
-            return Elbo(nll + weight * cost / (self.n_data if self.terms.kl_per == "data" else 1), nll, kl)
+            per = self.n_data if self.terms.kl_per == "data" else 1
+            return Elbo(nll + extra + weight * cost / per, nll, kl)
         return _plain_loss(self, x, y, kl_weight, generator)
 
 
@@ -360,17 +392,17 @@ def _plain_terms(
     x: Inputs,
     y: Tensor,
     settings: list[Any],  # noqa: ARG001 - for the guards of dynamo
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `_two_terms` does. A KL per parameter is divided here already."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return what `_all_terms` does. A KL per parameter is divided here already."""
     core, terms = objective.model, objective.terms
     if not isinstance(core, Bayesian):
-        nll = objective.likelihood.nll(objective.output(call(core, x)), y) / batch_size(x)
-        return nll, torch.zeros_like(nll), torch.zeros_like(nll)
-    nll, cost, kl = _two_terms(
+        nll, extra = _plain_nll(core, x, y, objective.likelihood, terms, objective.output)
+        return nll, extra, torch.zeros_like(nll), torch.zeros_like(nll)
+    nll, extra, cost, kl = _all_terms(
         *(core, x, y, objective.likelihood, terms, objective.propagate, None, objective.output),
         with_kl=objective.with_kl,
     )
-    return nll, cost if terms.kl_per == "data" else cost / core.summary().random, kl
+    return nll, extra, cost if terms.kl_per == "data" else cost / core.summary().random, kl
 
 
 _opaque_terms, _eager_loss = _plain_terms, _plain_loss

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from leanbayes._calls import Split, prediction_tensor, require_function
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
+from leanbayes.dice import DiceTerm
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Likelihood
 from leanbayes.likelihood.base import require_likelihood
@@ -99,7 +100,7 @@ def fit(
         kl_weight: the weight of the KL, as a number, as a function of the share of training that is done (from 0 to
             1), or as the name of such a function: "constant", "anneal" or "warm_up". 1 is the evidence lower bound. A
             `Terms` holds this weight and everything else that concerns the loss: the draws of the last layer, the
-            temperature of the posterior, and what the KL is divided by.
+            temperature of the posterior, what the KL is divided by, and a Dice loss for segmentations.
         samples: how many draws of the weights each step averages, if ``kl_weight`` is no `Terms`.
         n_data: the number of examples in the training set. By default `fit` counts them, but it cannot for a stream.
         batch: a function that takes a batch and returns the pair (inputs, targets), such as ``lambda b: b[:2]``. By
@@ -279,7 +280,7 @@ def _settings(
         "n_data": objective.n_data,
         "parts": optimization.micro_batches,
         "rewire": None if rewire is None else asdict(rewire),
-        "terms": {name: value for name, value in vars(objective.terms).items() if name != "kl_weight"},
+        "terms": _described_terms(objective.terms),
         "kl_weight": describe_weights(weights),
         "optimizer": describe_optimizer(optimizer, objective),
         "schedule": describe_rates(rates, steps),
@@ -290,6 +291,12 @@ def _settings(
         "likelihood": described(objective.likelihood),
         "output": described(objective.output),
     }
+
+
+def _described_terms(terms: Terms) -> dict[str, Any]:
+    """Describe all terms but the weight of the KL; no Dice term is left out, as in checkpoints of earlier versions."""
+    others = {name: value for name, value in vars(terms).items() if name not in ("kl_weight", "dice")}
+    return others | ({"dice": asdict(terms.dice)} if isinstance(terms.dice, DiceTerm) else {})
 
 
 def _data(train: Iterable[Any], validate: Iterable[Any] | None, seed: int, checkpoint: Checkpointing) -> dict[str, Any]:

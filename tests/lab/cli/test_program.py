@@ -1,15 +1,18 @@
 """The program: its help, its errors and its exit codes."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import leanbayes_cli
 from leanbayes.lab.cli import COMMANDS, Command, Session, main
 from tests.lab.cli.shell import complaint
 
@@ -139,3 +142,33 @@ def test_help_needs_neither_figures_nor_data() -> None:
     code += "; sys.exit(' '.join({'matplotlib', 'sklearn', 'optuna', 'transformers'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_list_of_commands_needs_no_torch_and_is_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """The program reads the names and the help of the commands from their files, those of other packages too."""
+    assert leanbayes_cli.commands() == {name: command.help for name, command in COMMANDS.items()}
+    code = "import sys, leanbayes_cli; code = leanbayes_cli.main(); sys.exit('torch' in sys.modules or code)"
+    words = [sys.executable, "-c", code, "--help"]
+    environment = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=500, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert main(["--help"]) == 0
+    assert done.stdout.split() == capsys.readouterr().out.split()
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_command_whose_help_is_computed_is_listed_the_slow_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd_package").mkdir()
+    (tmp_path / "odd_package" / "__init__.py").write_text("raise ImportError('nobody imports this')")
+    (tmp_path / "odd_package" / "odd.py").write_text("COMMAND = Command('odd', 'computed ' + 'help', None, None, None)")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("odd", "odd_package.odd:COMMAND", "leanbayes.commands")
+    monkeypatch.setattr(leanbayes_cli, "entry_points", lambda group: [point])
+    assert leanbayes_cli.commands() is None
+    (tmp_path / "odd_package" / "odd.py").write_text("COMMAND = Command('odd', 'plain ' 'help', None, None, None)")
+    assert (leanbayes_cli.commands() or {})["odd"] == "plain help"
+    monkeypatch.setattr(sys, "argv", ["leanbayes", "-h"])
+    assert leanbayes_cli.main() == 0
+    assert "plain help" in capsys.readouterr().out

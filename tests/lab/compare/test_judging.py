@@ -1,5 +1,6 @@
 """A predictor is judged by one pass of predictions, and its cost is that of the training it had."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.utils.data import TensorDataset
 
 import leanbayes as lb
 from leanbayes.evaluation import run as evaluation_run
 from leanbayes.evaluation.cost import training_flops
 from leanbayes.lab.compare import judge
+from leanbayes.lab.compare.cases import case_sentences
 from leanbayes.lab.data import Preparation, read
 from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from tests import tasks
@@ -113,3 +116,43 @@ def test_a_large_target_that_varies_little_keeps_its_digits() -> None:
     scored, targets = task.scored(prediction, zero)
     assert (scored.mean - targets).tolist() == [[0.5]] * 3
     assert task.scored(prediction, torch.zeros(7))[1].tolist() == [0.0] * 7  # targets that are not scored
+
+
+def test_memory_does_not_grow_with_the_number_of_images() -> None:
+    """The bytes of all living tensors after the last batch of the test set are those after an early one."""
+    task = tasks.pixels()
+    x = torch.randn(40, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+    data = TensorDataset(x, (x[:, 0] > 0.5).long())
+    task = replace(task, train=data, validation=data, test=data)
+    bytes_alive: list[int] = []
+
+    def watch(stage: str, done: int, total: int) -> None:
+        if stage == "evaluate":
+            gc.collect()
+            tensors = [value for value in gc.get_objects() if type(value) is torch.Tensor]
+            storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in tensors}
+            bytes_alive.append(sum(storages.values()))
+
+    run = Run(Budget(epochs=2, batch_size=2), watch=watch)
+    recipe = parse("partial:rate=0.2")
+    trained = prepare(recipe, task, run)
+    judge(recipe, trained, task, run, samples=8, figures=True)
+    assert len(bytes_alive) == 21
+    of_one_batch = 2 * 32 * 32 * 4 * 2 * 8  # what the draws predict
+    assert bytes_alive[19] - bytes_alive[9] < of_one_batch
+
+
+def test_segmentations_choose_their_doubt_on_validation_cases() -> None:
+    run, recipe, task = Run(Budget(epochs=2)), parse("partial:rate=0.2"), tasks.pixels()
+    x = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(5))
+    task = replace(task, validation=TensorDataset(x, (x[:, 0] > 0.5).long()))
+    judgement = judge(recipe, prepare(recipe, task, run), task, run, samples=4, figures=True)
+    used = judgement.by_case["doubt_score"]
+    assert used["chosen_on"]["cases"] == 12
+    assert used["name"] == used["chosen_on"]["name"] in judgement.by_case["doubt"]
+    assert any("ranked the 12 validation cases best" in line for line in case_sentences(judgement.by_case))
+    chosen = judgement.arrays[f"case/{used['name']}"]
+    assert torch.equal(judgement.arrays["case/doubt"], chosen)
+    assert {"boundary_ece", "lesion_sensitivity", "lesion_false_positives"} <= judgement.metrics.keys()
+    columns = judgement.cases.splitlines()[0].split(",")
+    assert {"error_auroc", "boundary_ece", "lesions_found", "hd95", "expected_dice_loss", "edge_total"} <= set(columns)

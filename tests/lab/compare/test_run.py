@@ -60,7 +60,7 @@ def test_a_record_with_everything(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints" / "partial-0").exists()
     assert isinstance(lb.load(tmp_path / "models" / "partial-1.lb", tasks.mlp()), lb.Bayesian)
     assert {event.stage for event in events if event.method == "partial"} == {
-        "plain", "sensitivity", "partial", "evaluate",
+        "plain", "sensitivity", "partial", "evaluate", "end",
     }  # fmt: skip
     assert all(0 <= event.done <= event.total for event in events)
 

@@ -1,10 +1,13 @@
 """Scores of one segmentation against closed forms and loops over pairs."""
 
 import math
+import warnings
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 
 from leanbayes.lab.compare.segmentations import Segmentations, dice_of_masks, hausdorff95, pairwise_dice
 from leanbayes.metrics import dice
@@ -32,6 +35,24 @@ def test_hausdorff_distance_knows_the_spacing() -> None:
     assert hausdorff95(a, a, 2, (2.5, 1.0, 1.0)) == 0
     assert hausdorff95(a * 0, b * 0, 2, (1.0, 1.0, 1.0)) == 0
     assert math.isnan(hausdorff95(a, b * 0, 2, (1.0, 1.0, 1.0)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("shape", "spacing"), [((23, 17), (1.0, 1.0)), ((14, 11, 9), (0.7, 1.3, 3.0))])
+def test_hausdorff_distance_is_that_of_monai(shape: tuple[int, ...], spacing: tuple[float, ...], seed: int) -> None:
+    metrics = pytest.importorskip("monai.metrics")
+    random = np.random.default_rng(seed)
+    a, b = (
+        torch.from_numpy(np.digitize(ndimage.gaussian_filter(random.normal(size=shape), 1.5), [0.02, 0.12]))
+        for _ in range(2)
+    )
+    expected = []
+    for label in (1, 2):
+        pair = [(mask == label)[None, None].float() for mask in (a, b)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # MONAI 1.6 warns about its own call
+            expected.append(float(metrics.compute_hausdorff_distance(*pair, True, percentile=95, spacing=spacing)))
+    assert hausdorff95(a, b, 3, spacing) == pytest.approx(sum(expected) / 2, rel=1e-6)
 
 
 def test_volumes_are_millilitres_and_have_an_interval() -> None:

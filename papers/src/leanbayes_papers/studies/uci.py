@@ -13,6 +13,7 @@ from leanbayes.lab.data import Source, length, load_data
 from leanbayes.lab.data.source import from_arrays
 from leanbayes.lab.models import mlp
 from leanbayes.lab.recipes import Budget
+from leanbayes.lab.recipes.budget import USUAL_BATCH
 from leanbayes_papers import cite
 from leanbayes_papers.study import Claim, Job, Outcome, Results, Size, Study, every_job
 from leanbayes_papers.training import small_task, train_and_measure
@@ -71,7 +72,7 @@ def _run(job: Job, size: Size, folder: Path | None) -> dict[str, Any]:
     source = _source(job.data, folder, job.seed)
     plan = source.preparation
     task = small_task(source, size.counts, partial(mlp, len(plan.mean), plan.outputs, width=(50,)))
-    epochs = max(2, round(size.options["steps"] * size.budget.batch_size / length(task.train)))
+    epochs = max(2, round(size.options["steps"] * (size.budget.batch_size or USUAL_BATCH) / length(task.train)))
     result, _ = train_and_measure(replace(job, epochs=epochs), size, task)
     scale = plan.target_std[0]
     metrics = result["metrics"]

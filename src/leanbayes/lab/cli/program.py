@@ -3,9 +3,7 @@
 import json
 import os
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +13,7 @@ from leanbayes.errors import LeanBayesError, UnknownName
 from leanbayes.lab.cli.command import COMMANDS, Command, Session
 from leanbayes.lab.cli.parser import in_shell_words, option_names, parse_arguments
 from leanbayes.lab.cli.progress import bars
+from leanbayes_cli import overview
 
 __all__ = ["DONE", "INTERRUPTED", "PARTLY_FAILED", "REFUSED", "main"]
 
@@ -85,15 +84,4 @@ def _complain(message: str) -> None:
 
 
 def _overview() -> str:
-    """Return the list of commands, wrapped to the width of the terminal."""
-    width = min(shutil.get_terminal_size().columns, 100)
-    lines = ["usage: leanbayes COMMAND [OPTIONS]", ""]
-    lines += textwrap.wrap("LeanBayes makes a PyTorch network say how sure it is. The commands are:", width)
-    lines.append("")
-    column = max(map(len, COMMANDS)) + 4
-    for name, command in COMMANDS.items():
-        text = textwrap.wrap(command.help, width - column)
-        lines.append(f"  {name:{column - 2}}{text[0]}")
-        lines += [" " * column + line for line in text[1:]]
-    lines += ["", "leanbayes COMMAND --help explains the options of a command."]
-    return "\n".join(lines) + "\n"
+    return overview({name: command.help for name, command in COMMANDS.items()})

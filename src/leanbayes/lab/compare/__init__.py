@@ -2,6 +2,6 @@
 
 from leanbayes.lab.compare.judging import Judgement, judge
 from leanbayes.lab.compare.record import is_main_process
-from leanbayes.lab.compare.run import Event, Protocol, compare
+from leanbayes.lab.compare.run import Event, Protocol, Watching, compare
 
-__all__ = ["Event", "Judgement", "Protocol", "compare", "is_main_process", "judge"]
+__all__ = ["Event", "Judgement", "Protocol", "Watching", "compare", "is_main_process", "judge"]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.evaluation.run import PredictedBatch
+from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores
 from leanbayes.lab.compare.nlls import nll_of_inputs
 from leanbayes.lab.compare.segmentations import Segmentations
 from leanbayes.lab.data.rated import Raters
@@ -24,6 +25,7 @@ from leanbayes.lab.data.tables import csv_safe
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.statistics import Values, interval_over_groups, spearman
 from leanbayes.likelihood import Likelihood
+from leanbayes.metrics.calibration import error_of_bins
 
 __all__ = ["CaseScores", "case_sentences", "referral"]
 
@@ -48,6 +50,12 @@ class CaseScores:
         spacing = None if task.preparation is None else task.preparation.spacing
         self.segmentations = Segmentations(len(task.classes), spacing, likelihood.ignore_index)
         self.rows: list[Row] = []
+        self.edges: Tensor | None = None  # sums over bins of confidence, of the pixels near true edges
+        self.chosen: dict[str, Any] | None = None
+
+    def use_doubt(self, chosen: dict[str, Any] | None) -> None:
+        """Report the score of doubt that `chosen_doubt` has found on the validation cases."""
+        self.chosen = chosen
 
     def add(self, batch: PredictedBatch) -> None:
         """Take in one batch of the test set, in the order of the set."""
@@ -74,7 +82,26 @@ class CaseScores:
         draws = None if batch.prediction.samples is None else batch.prediction.samples[:, number].argmax(1)
         masks = None if self.raters is None else self.raters.of(index)
         total, mean = batch.prediction.total[number], batch.prediction.mean[number]
-        return self.segmentations.scores(mean.argmax(0), total, batch.targets[number], draws, masks)
+        truth = batch.targets[number]
+        row: Row = self.segmentations.scores(mean.argmax(0), total, truth, draws, masks)
+        edges = self.segmentations.near_edges(mean, truth)
+        self.edges = edges if self.edges is None else self.edges + edges
+        if bool(edges.any()):
+            row["boundary_ece"] = float(error_of_bins(edges))
+        return row | doubt_scores(mean, total, batch.prediction.epistemic[number], self.segmentations.spacing)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics over all cases that need the spacing or connected components."""
+        metrics: dict[str, float] = {}
+        if self.edges is not None and bool(self.edges.any()):
+            metrics["boundary_ece"] = float(error_of_bins(self.edges))
+        rows = [row for row in self.rows if "lesions" in row]
+        true = sum(row["lesions"] for row in rows)
+        if true:
+            metrics["lesion_sensitivity"] = sum(row["lesions_found"] for row in rows) / true
+        if rows:
+            metrics["lesion_false_positives"] = sum(row["lesions_false"] for row in rows) / len(rows)
+        return metrics
 
     def text(self) -> str:
         """Return the rows as the text of a CSV file."""
@@ -95,21 +122,29 @@ class CaseScores:
             if known:
                 values = [self.rows[index][name] for index in known]
                 means[name] = asdict(interval_over_groups(values, [groups[index] for index in known]))
-        return {"cases": len(self.rows), "over": over, "means": means, "doubt": self._doubt()}
+        doubt = self._doubt()
+        best = next((score for score in self._preferred() if score in doubt), None)
+        used = None if best is None else {"name": best, "chosen_on": self.chosen}
+        return {"cases": len(self.rows), "over": over, "means": means, "doubt": doubt, "doubt_score": used}
+
+    def _preferred(self) -> list[str]:
+        return [*([] if self.chosen is None else [self.chosen["name"]]), *DOUBTS]
 
     def arrays(self) -> dict[str, Tensor]:
         """Return what the page draws of segmentations: the Dice of each case, and the doubt about it."""
         if not self.rows or "dice" not in self.rows[0]:
             return {}
-        names = ("dice", "total", "draw_disagreement")
-        return {
+        names = ("dice", *DOUBTS)
+        arrays = {
             f"case/{name}": torch.tensor([row[name] for row in self.rows]) for name in names if name in self.rows[0]
         }
+        doubt = next(f"case/{name}" for name in self._preferred() if f"case/{name}" in arrays)
+        return arrays | {"case/doubt": arrays[doubt].clone()}
 
     def _doubt(self) -> dict[str, Any]:
         """Return for each score of doubt how it ranks the Dice of cases, and what referring the least sure gains."""
         found: dict[str, Any] = {}
-        for name in ("total", "epistemic", "draw_disagreement"):
+        for name in DOUBTS:
             pairs = np.array([(row["dice"], row[name]) for row in self.rows if "dice" in row and name in row])
             if len(pairs) < _FEWEST or (np.ptp(pairs, axis=0) == 0).any():
                 continue
@@ -162,8 +197,9 @@ def case_sentences(summary: Mapping[str, Any]) -> list[str]:
             f"Mean {title} of {summary['cases']} cases: {mean:.3f} (95 % interval {low:.3f} to {high:.3f} over "
             f"{means[score]['n']} {summary['over']})."
         )
-    doubt = summary["doubt"].get("total")
-    if doubt is not None:
+    used = summary.get("doubt_score")
+    if used is not None:
+        doubt = summary["doubt"][used["name"]]
         told = doubt["referral"]
         change = "rises" if told["after"] > told["before"] else "goes"
         sentences.append(
@@ -171,6 +207,10 @@ def case_sentences(summary: Mapping[str, Any]) -> list[str]:
             f"{told['after']:.3f} (at best {told['best']:.3f}). Rank correlation of Dice and doubt: "
             f"{doubt['rank_correlation']:.2f}."
         )
+        how = "which is the usual one, because there are too few validation cases to choose"
+        if used["chosen_on"] is not None:
+            how = f"which ranked the {used['chosen_on']['cases']} validation cases best"
+        sentences.append(f"Doubt is {DOUBTS[used['name']]}, {how}.")
     return sentences
 
 

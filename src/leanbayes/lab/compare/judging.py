@@ -1,11 +1,11 @@
 """Judge one trained predictor: its quality on the test set, its cost, and the arrays behind its figures."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leanbayes._calls import split_batch
 from leanbayes.evaluation import evaluate
@@ -14,15 +14,19 @@ from leanbayes.evaluation.run import PredictedBatch
 from leanbayes.lab.compare.arrays import FigureArrays, sigma_of_first_layer
 from leanbayes.lab.compare.cases import CaseScores
 from leanbayes.lab.compare.conformal import measure_guarantee
+from leanbayes.lab.compare.doubt import chosen_doubt
 from leanbayes.lab.compare.members import MemberScores, remembering
 from leanbayes.lab.compare.shown import ShownCases
+from leanbayes.lab.data.source import Examples
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes import Recipe, Run, Trained
+from leanbayes.lab.recipes.budget import USUAL_BATCH
 from leanbayes.lab.windows import Windowed
 
 __all__ = ["Judgement", "judge"]
 
 _DRAWS = 2**28  # bytes of what draws predict for the inputs of one batch
+_PIXELS = 2**18  # of the inputs of one batch; a pass of moments keeps several times what a plain pass does
 _MOST_DRAWS = 2**31  # bytes for one input; what the draws of a larger one predict is not kept
 
 
@@ -75,6 +79,7 @@ def judge(
     cases = CaseScores(task, trained.likelihood)
     shown = ShownCases(task) if figures else None
     size, keep = _batches(task, run, samples)
+    cases.use_doubt(_doubt(predictor, trained, task, run, samples))
     test = run.loader(task.test, batch_size=size)
     shifted = {name: run.loader(data) for name, data in task.shifted.items()}
     steps = len(test) + sum(map(len, shifted.values())) + 1  # the last step measures the cost
@@ -118,8 +123,40 @@ def judge(
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
     guarantee = measure_guarantee(predictor, test, task)
     arrays |= guarantee.arrays if figures else {}
-    metrics = evaluation.metrics | guarantee.metrics
+    metrics = evaluation.metrics | cases.metrics() | guarantee.metrics
     return Judgement(metrics, cost, arrays, scales, scores.by_size(), cases.text(), cases.summary())
+
+
+def _doubt(predictor: nn.Module, trained: Trained, task: Task, run: Run, samples: int) -> dict[str, Any] | None:
+    """Choose the score of doubt of a segmentation on whole validation cases; None if the data are no segmentation."""
+    data = task.validation
+    if _has_windows(task) and isinstance(data, Examples):
+        data = Examples(data.inputs, data.targets, data.preparation, data.cases)  # whole images instead of windows
+    target = torch.as_tensor(split_batch(data[0])[1])
+    if task.likelihood.kind(target[None]) != "pixels" or not task.classes:
+        return None
+    size, keep = _batches(task, run, samples)
+    cases = CaseScores(replace(task, test=data), trained.likelihood)
+    batches = run.loader(data, batch_size=size)
+    done = 0
+
+    def on_prediction(batch: PredictedBatch) -> None:
+        nonlocal done
+        cases.add(batch)
+        done += 1
+        run.tell("validation cases", done, len(batches))
+
+    evaluate(
+        predictor,
+        batches,
+        likelihood=trained.likelihood,
+        samples=samples,
+        generator=torch.Generator().manual_seed(run.seed),
+        in_units=task.scored,
+        on_prediction=on_prediction,
+        keep_samples=keep,
+    )
+    return chosen_doubt(cases.rows)
 
 
 def _batches(task: Task, run: Run, samples: int) -> tuple[int, bool]:
@@ -127,12 +164,12 @@ def _batches(task: Task, run: Run, samples: int) -> tuple[int, bool]:
 
     Only segmentations keep draws: their scores by case need them. Whole batches of them may be too large.
     """
-    whole = 1 if _has_windows(task) else run.budget.batch_size  # whole images may differ in size
+    whole = 1 if _has_windows(task) else run.budget.batch_size or USUAL_BATCH  # whole images may differ in size
     target = torch.as_tensor(split_batch(task.test[0])[1])
     if task.likelihood.kind(target[None]) != "pixels":
         return whole, False
     of_one = 4 * samples * len(task.classes) * target.numel()
-    return max(1, min(whole, _DRAWS // of_one)), of_one <= _MOST_DRAWS
+    return max(1, min(whole, _DRAWS // of_one, _PIXELS // target.numel())), of_one <= _MOST_DRAWS
 
 
 def _cost(recipe: Recipe, trained: Trained, task: Task, run: Run) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,28 @@ from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.processes import only_user_of
 from leanbayes.lab.recipes import Budget, Recipe, Run, prepare
 from leanbayes.storage import save
+from leanbayes.train import Epoch
 
-__all__ = ["Event", "Protocol", "compare"]
+__all__ = ["Event", "Protocol", "Watching", "compare"]
 
 Watch = Callable[["Event"], None]
 
 
 @dataclass(frozen=True)
 class Event:
-    """How far a comparison is: ``done`` of ``total`` steps of one stage of one method."""
+    """How far a comparison is: ``done`` of ``total`` steps of one stage of one method.
+
+    ``epoch`` is what the last epoch of a training gave; None in other stages. ``run_done`` says that the method has
+    been trained and judged with this seed, or that it failed or was there already.
+    """
 
     method: str
     seed: int
     stage: str
     done: int
     total: int
+    epoch: Epoch | None = None
+    run_done: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,7 @@ def compare(
     if not recipes:
         raise InputError("a comparison needs at least one recipe, got none")
     protocol = protocol or Protocol()
+    protocol = replace(protocol, budget=protocol.budget.fitting(task))
     folder.mkdir(parents=True, exist_ok=True)
     with only_user_of(folder) if is_main_process() else nullcontext():
         record = Record(folder, _header(task, protocol, command, about or {}), recipes)
@@ -99,14 +107,17 @@ def compare(
             for seed in protocol.seeds:
                 nets: dict[Any, Any] = {}  # recipes of one seed share the plain networks that they start from
                 for name, recipe in recipes.items():
+                    watching = Watching(watch, name, seed)
                     if record.has(name, seed):
+                        watching.end()
                         continue
                     checkpoints = record.checkpoints(name, seed)
-                    run = Run(protocol.budget, seed, checkpoints, _watcher(watch, name, seed), nets)
+                    run = Run(protocol.budget, seed, checkpoints, watching, nets, watch_epochs=watching.remember)
                     try:
                         _train_and_judge(record, name, recipe, task, run, protocol.samples, about)
                     except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
                         record.fail(name, recipe, seed, error)
+                    watching.end()
         finally:
             results = record.write_results()
     return results
@@ -166,7 +177,31 @@ def _patients(task: Task) -> dict[str, int]:
     return {"patients": len(set(cases.patients))} if cases is not None and cases.patients else {}
 
 
-def _watcher(watch: Watch | None, method: str, seed: int) -> Callable[[str, int, int], None] | None:
-    if watch is None or not is_main_process():
-        return None
-    return lambda stage, done, total: watch(Event(method, seed, stage, done, total))
+class Watching:
+    """Tells a watcher of one run what happens in it: it is the `Watcher` of the run.
+
+    Args:
+        watch: is called with each event; None hears nothing.
+        method: the name of the method.
+        seed: the seed of the run.
+    """
+
+    def __init__(self, watch: Watch | None, method: str, seed: int) -> None:
+        self.watch = watch if is_main_process() else None
+        self.method, self.seed = method, seed
+        self.epoch: Epoch | None = None
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Pass on how far a stage is."""
+        epoch, self.epoch = self.epoch, None
+        if self.watch is not None:
+            self.watch(Event(self.method, self.seed, stage, done, total, epoch))
+
+    def remember(self, epoch: Epoch) -> None:
+        """Take in what an epoch gave, for the next event."""
+        self.epoch = epoch
+
+    def end(self) -> None:
+        """Say that the run is over."""
+        if self.watch is not None:
+            self.watch(Event(self.method, self.seed, "end", 1, 1, run_done=True))

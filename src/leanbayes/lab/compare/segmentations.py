@@ -1,17 +1,23 @@
 """Scores of one segmentation: overlap, distance of the edges, volume, agreement of draws, and of several raters."""
 
 import math
-import warnings
 from itertools import combinations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from leanbayes.errors import MissingPackage
+from leanbayes.lab.compare.doubt import edge_width
+from leanbayes.lab.compare.lesions import count_lesions
+from leanbayes.metrics.boundary import boundary_bins
+from leanbayes.metrics.ranking import auroc
 from leanbayes.metrics.raters import generalised_energy_distance, rater_agreement
 
 __all__ = ["Segmentations", "dice_of_masks", "hausdorff95", "pairwise_dice"]
 
+Mask = NDArray[np.bool_]
+_MOST_CLASSES_OF_LESIONS = 5  # with the background
 _LEVEL = 0.9  # of the interval of a volume over draws
 _MILLILITRES = 1e-3  # in a cubic millimetre
 
@@ -51,8 +57,13 @@ class Segmentations:
             "true_volume": true_size,
             "volume_error": size - true_size,
         }
-        if self.spacing is not None:
-            scores["hd95"] = hausdorff95(predicted, truth, self.classes, self.spacing)
+        scores["hd95"] = hausdorff95(predicted, truth, self.classes, self.spacing or (1.0,) * truth.dim())
+        wrong = predicted[counted] != truth[counted]
+        if bool(wrong.any()) and not bool(wrong.all()):
+            scores["error_auroc"] = float(auroc(total[counted][~wrong].double(), total[counted][wrong].double()))
+        if self.counts_lesions:
+            lesions = count_lesions(predicted, truth, self.classes)
+            scores |= {"lesions": lesions.true, "lesions_found": lesions.found, "lesions_false": lesions.false}
         if draws is not None and len(draws) > 1:
             drawn = draws.where(counted, 0)
             sizes = (drawn > 0).flatten(1).sum(1).double() * unit
@@ -63,6 +74,21 @@ class Segmentations:
         if raters is not None and len(raters) > 1:
             scores |= self._rated(total, draws, raters.long().to(total.device))
         return scores
+
+    @property
+    def counts_lesions(self) -> bool:
+        """Whether connected components are lesions. Of many classes, as in a street, they are objects of all sorts."""
+        return self.classes <= _MOST_CLASSES_OF_LESIONS
+
+    def near_edges(self, probabilities: Tensor, truth: Tensor) -> Tensor:
+        """Return the sums over bins of confidence of the pixels near the true edges of one case, (bins, 3).
+
+        Args:
+            probabilities: the mean probabilities of the classes, (C, ...).
+            truth: the true classes.
+        """
+        width = edge_width(self.spacing)
+        return boundary_bins(probabilities[None], truth[None], width, self.spacing, ignore_index=self.ignore)
 
     def _rated(self, total: Tensor, draws: Tensor | None, raters: Tensor) -> dict[str, float]:
         scores = {
@@ -112,24 +138,25 @@ def pairwise_dice(masks: Tensor, classes: int) -> float:
 def hausdorff95(a: Tensor, b: Tensor, classes: int, spacing: tuple[float, ...]) -> float:
     """Return the 95th percentile of the distance between the edges of two masks, in the unit of the spacing.
 
-    MONAI computes it for each foreground class that both masks have, and the mean over these classes is returned. It is
-    0 if neither mask has any foreground, and NaN if no class is in both.
+    It is the number that MONAI's ``compute_hausdorff_distance`` gives: for each edge pixel of one mask the distance to
+    the nearest edge pixel of the other, the 95th percentile of these, and the larger one of the two directions. The
+    mean over the foreground classes that both masks have is returned. It is 0 if neither mask has any foreground, and
+    NaN if no class is in both.
     """
-    try:
-        from monai.metrics import compute_hausdorff_distance
-    except ImportError as error:
-        raise MissingPackage.of("the Hausdorff distance", "monai", "medical") from error
     if not bool((a > 0).any()) and not bool((b > 0).any()):
         return 0.0
     distances = []
     for label in range(1, classes):
-        of_a, of_b = a == label, b == label
-        if bool(of_a.any()) and bool(of_b.any()):
-            pair = (mask[None, None].float() for mask in (of_a, of_b))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # MONAI 1.6 warns about its own call
-                distance = compute_hausdorff_distance(
-                    *pair, include_background=True, percentile=95, spacing=list(spacing)
-                )
-            distances.append(float(distance))
+        of_a, of_b = np.asarray(a == label), np.asarray(b == label)
+        if of_a.any() and of_b.any():
+            distances.append(_percentile_of_distance(of_a, of_b, spacing))
     return sum(distances) / len(distances) if distances else math.nan
+
+
+def _percentile_of_distance(a: Mask, b: Mask, spacing: tuple[float, ...]) -> float:
+    from scipy import ndimage  # slow to import
+
+    edges = [mask & ~ndimage.binary_erosion(mask) for mask in (a, b)]
+    ways = ((edges[0], edges[1]), (edges[1], edges[0]))
+    far = [ndimage.distance_transform_edt(~other, sampling=spacing)[edge] for edge, other in ways]
+    return float(max(np.percentile(distance, 95) for distance in far))

@@ -219,10 +219,10 @@ def label_count(train: dict[int, Path], others: Sequence[dict[int, Path]], ignor
     if len(values) < 2:
         raise InputError(f"the training masks have one value only ({sorted(values)}); two or more classes are needed")
     if min(values) < 0 or len(values) * 2 < len(allowed):
-        largest = max(values)
+        odd = min(values) if min(values) < 0 else max(values)
         raise InputError(
-            f"masks hold {len(values)} values from {min(values)} to {largest} (as in {train[largest]}), not classes; "
-            f"save them as 0, 1, 2, ... or as 0 and 255, or give a value to leave out, such as ignore={largest}"
+            f"masks hold {len(values)} values from {min(values)} to {max(values)} (as in {train[odd]}), not classes; "
+            f"save them as 0, 1, 2, ... or as 0 and 255, or give a value to leave out, such as ignore={odd}"
         )
     if len(allowed) > _MOST_CLASSES:
         raise InputError(

@@ -34,6 +34,10 @@ class Recipe(ABC):
         """Return what a training step costs by a formula; None for a method that has no formula."""
         return None
 
+    def networks(self) -> int:
+        """Return how many networks the recipe trains for the budget's epochs, by which progress is foretold."""
+        return 1
+
 
 @dataclass(frozen=True)
 class OnTop(Recipe):
@@ -44,6 +48,10 @@ class OnTop(Recipe):
     """
 
     of: Recipe
+
+    def networks(self) -> int:
+        """Return how many networks the recipe underneath trains."""
+        return self.of.networks()
 
 
 @dataclass(frozen=True)
@@ -75,5 +83,6 @@ def prepare(recipe: Recipe, task: Task, run: Run) -> Trained:
         The predictor, its likelihood, and how it was trained.
     """
     task = replace(task, likelihood=copy.deepcopy(task.likelihood))
+    run.budget = run.budget.fitting(task)
     predictor = recipe.train(task, run)
     return Trained(predictor.eval(), task.likelihood, run.seconds, dict(run.scales))

@@ -55,6 +55,10 @@ class EnsembleRecipe(Recipe):
             run.scales |= {f"member {index} {stage}": scales for stage, scales in member_run.scales.items()}
         return Ensemble(*members, method="loop")
 
+    def networks(self) -> int:
+        """Return how many networks are trained, those of each member."""
+        return self.members * self._recipe().networks()
+
     def relative_cost(self) -> RelativeCost | None:
         """Return the row of Table 1 of sensitivity-guided subnetworks for this method, which is for plain members."""
         if self.of != Deterministic.name:
@@ -70,7 +74,9 @@ class EnsembleRecipe(Recipe):
         """Train each member in its own process, which leaves it in a file."""
         with _folder_for(run) as folder, run.charged():
             files = [folder / f"{index}.lb" for index in range(self.members)]
-            runs = [replace(run.member(index, self.members), watch=None) for index in range(self.members)]
+            runs = [
+                replace(run.member(index, self.members), watch=None, watch_epochs=None) for index in range(self.members)
+            ]
             threads = max(1, torch.get_num_threads() // self.processes)
             with worker_processes(self.processes, threads) as pool:
                 jobs = [pool.submit(_train_member, self._recipe(), task, *job) for job in zip(runs, files, strict=True)]

@@ -14,13 +14,18 @@ from torch.utils.data import DataLoader, Dataset
 from leanbayes._calls import split_batch
 from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
-from leanbayes.lab.recipes.budget import Budget
+from leanbayes.lab.processes import release_memory
+from leanbayes.lab.recipes.budget import USUAL_BATCH, Budget
+from leanbayes.objective import Terms
 from leanbayes.train import Epoch, Optimization, Scales, fit
 
-__all__ = ["Run", "Tracked", "Watcher"]
+__all__ = ["EpochWatcher", "Run", "Tracked", "Watcher"]
 
 Watcher = Callable[[str, int, int], None]
 """Is called with the stage that is under way, how many of its steps are done, and how many there are."""
+
+EpochWatcher = Callable[[Epoch], None]
+"""Is called with what an epoch of a training has given, before the `Watcher` hears of its end."""
 
 
 @dataclass
@@ -36,6 +41,7 @@ class Run:
             that start from the same plain network then train it once, and each of them is charged its time.
         seconds: how long the training has taken so far.
         scales: how the scales of the random weights moved, by stage.
+        watch_epochs: is called with the loss of each epoch, before ``watch``.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -45,6 +51,7 @@ class Run:
     nets: dict[tuple[int, int], tuple[dict[str, torch.Tensor], float]] = field(default_factory=dict)
     seconds: float = 0.0
     scales: dict[str, Scales] = field(default_factory=dict)
+    watch_epochs: EpochWatcher | None = None
 
     def new_model(self, task: Task, seed: int | None = None) -> nn.Module:
         """Make an untrained network from a seed, and leave torch's random state as it was."""
@@ -54,7 +61,7 @@ class Run:
 
     def loader(self, data: Dataset[Any], shuffle: bool = False, batch_size: int | None = None) -> DataLoader[Any]:
         """Cut a data set into batches of the budget's size, or of another size."""
-        return DataLoader(data, batch_size=batch_size or self.budget.batch_size, shuffle=shuffle)
+        return DataLoader(data, batch_size=batch_size or self.budget.batch_size or USUAL_BATCH, shuffle=shuffle)
 
     def tracked(self, data: Dataset[Any], stage: str) -> "Tracked":
         """Cut a data set into batches for a stage that is not training, and report each of them to the watcher."""
@@ -113,6 +120,8 @@ class Run:
         } | dict(optimization or {})
 
         def on_epoch(epoch: Epoch) -> None:
+            if self.watch_epochs is not None:
+                self.watch_epochs(epoch)
             self.tell(stage, epoch.epoch + 1, epochs)
 
         settings: dict[str, Any] = {
@@ -122,9 +131,12 @@ class Run:
             "checkpoint": None if self.folder is None else self.folder / stage.replace(" ", "_"),
             "seed": self.seed,
         } | options
+        if budget.dice:
+            settings["kl_weight"] = replace(Terms.of(settings.get("kl_weight", 1.0)), dice=budget.dice)
         callbacks = [*settings.pop("callbacks", ()), on_epoch]
         batches = self.loader(task.train, shuffle=True)
         history = fit(model, batches, epochs=epochs, callbacks=callbacks, **settings)
+        release_memory()
         self.seconds += sum(epoch.seconds for epoch in history.epochs)  # with the epochs before a kill
         if history.scales is not None:
             self.scales[stage] = history.scales

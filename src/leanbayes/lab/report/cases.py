@@ -19,7 +19,9 @@ def cases(names: Sequence[str], arrays: Arrays) -> Section:
     """Return the Dice of each case against the doubt about it, and what it gains to refer the least sure cases."""
     panels, curves = [], []
     for index, name in enumerate(names):
-        vectors = arrays.take(f"{name}/case", dice=(1,), total=(1,))
+        vectors = arrays.take(f"{name}/case", dice=(1,), doubt=(1,)) or arrays.take(
+            f"{name}/case", dice=(1,), total=(1,)
+        )
         if vectors is None or len(vectors[0]) < _FEWEST or any(np.ptp(vector) == 0 for vector in vectors):
             continue
         quality, doubt = vectors

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,7 @@ def tune(
         The record: what was searched, all trials, and the best of them.
     """
     search = search or Search()
+    search = replace(search, budget=search.budget.fitting(task))
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError("a trial is trained in one process; start the command several times on one storage instead")
     space = Space(method, search.options)

@@ -15,7 +15,6 @@ from leanbayes.lab.cli.task import DataOptions, read_task
 from leanbayes.lab.recipes import Budget, option, parse
 
 if TYPE_CHECKING:  # slow to import, and not needed for help
-    from leanbayes.lab.compare import Event
     from leanbayes.lab.report import Row
 
 __all__ = ["COMMAND", "CompareOptions"]
@@ -63,19 +62,14 @@ def run(options: CompareOptions, session: Session) -> Result:
         raise InputError(f"--methods names a method twice: {' '.join(options.methods)}")
     folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
-    session.bars.begin("methods", len(recipes) * len(options.seeds))
-
-    def watch(event: "Event") -> None:
-        session.bars(event)
-        if event.stage == "evaluate" and event.done == event.total:
-            session.bars.step()
-
+    epochs = [options.budget.epochs * recipe.networks() + 1 for recipe in recipes.values()]
+    session.bars.begin("methods", len(recipes) * len(options.seeds), epochs * len(options.seeds))
     record = compare(
         task,
         recipes,
         folder,
         Protocol(options.seeds, options.budget, options.samples),
-        watch=watch,
+        watch=session.bars,
         about=about,
         command=session.command_line,
     )

@@ -35,7 +35,7 @@ def run(options: TrainOptions, session: Session) -> Result:
 
     from leanbayes._files import write_bytes, write_text
     from leanbayes.lab.cli.training_folder import training_folder
-    from leanbayes.lab.compare import Event, is_main_process, judge
+    from leanbayes.lab.compare import Watching, is_main_process, judge
     from leanbayes.lab.data.fingerprint import fingerprint
     from leanbayes.storage import save
 
@@ -44,16 +44,16 @@ def run(options: TrainOptions, session: Session) -> Result:
         raise InputError(f"samples must be at least 1, got {options.samples}")
     folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
+    budget = options.budget.fitting(task)
 
-    def watch(stage: str, done: int, total: int) -> None:
-        session.bars(Event(options.recipe, options.seed, stage, done, total))
-
-    record: Result = {"command": session.command_line, "recipe": settings(recipe), "budget": asdict(options.budget)}
+    session.bars.begin("training", 1, [budget.epochs * recipe.networks() + 1])
+    watching = Watching(session.bars, options.recipe, options.seed)
+    record: Result = {"command": session.command_line, "recipe": settings(recipe), "budget": asdict(budget)}
     record["seed"] = options.seed
     about["recipe"] = settings(recipe)
-    about["training"] = {"budget": asdict(options.budget), "seed": options.seed, "fingerprint": fingerprint(task)}
+    about["training"] = {"budget": asdict(budget), "seed": options.seed, "fingerprint": fingerprint(task)}
     with training_folder(folder, about, options.overwrite) as checkpoints:
-        training = Run(options.budget, options.seed, checkpoints, watch)
+        training = Run(budget, options.seed, checkpoints, watching, watch_epochs=watching.remember)
         trained = prepare(recipe, task, training)
         if is_main_process():
             judgement = judge(recipe, trained, task, training, samples=options.samples)
