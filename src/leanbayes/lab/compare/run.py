@@ -16,6 +16,7 @@ from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.compare.arrays import bayesian_inside
 from leanbayes.lab.compare.judging import judge
 from leanbayes.lab.compare.record import FORMAT, Record, is_main_process
+from leanbayes.lab.data.division import subgroup_names
 from leanbayes.lab.data.fingerprint import fingerprint
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.processes import only_user_of
@@ -151,6 +152,7 @@ def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, An
             "shifted": {name: length(data) for name, data in task.shifted.items()},
             "fingerprint": fingerprint(task),
             **_patients(task),
+            **_subgroups(task),
         },
         "about": dict(about),
         "budget": asdict(protocol.budget),
@@ -162,6 +164,12 @@ def _patients(task: Task) -> dict[str, int]:
     """Return how many patients the test set has; nothing if it does not know them."""
     cases = getattr(task.test, "cases", None)
     return {"patients": len(set(cases.patients))} if cases is not None and cases.patients else {}
+
+
+def _subgroups(task: Task) -> dict[str, list[str]]:
+    """Return the names of the subgroups in the order of their numbers; nothing if the data have none."""
+    names = subgroup_names(task)
+    return {"subgroups": list(names)} if names else {}
 
 
 def _watcher(watch: Watch | None, method: str, seed: int) -> Callable[[str, int, int], None] | None:
