@@ -162,6 +162,20 @@ def test_weights_restore_coverage_under_a_known_shift() -> None:
     assert abs(rates[1].double().mean() - 0.9) < 0.02
 
 
+def test_groups_may_be_given_instead_of_a_function() -> None:
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 1, generator=source)
+    y = x + x.abs() * torch.randn(200, 1, generator=source)
+    side = (x[:, 0] > 0).long()
+    by_function = Intervals(nn.Identity(), 0.8, "absolute", per=lambda z: (z[:, 0] > 0).long()).calibrate([(x, y)])
+    given = Intervals(nn.Identity(), 0.8, "absolute", per="group").calibrate([(x, y)], groups=side)
+    assert torch.equal(given.thresholds, by_function.thresholds)
+    for one, two in zip(given.intervals(x, groups=side), by_function.intervals(x), strict=True):
+        assert torch.equal(one, two)
+    with pytest.raises(lb.errors.InputError, match="needs the group of each example"):
+        Intervals(nn.Identity(), 0.8, "absolute", per="group").calibrate([(x, y)])
+
+
 def test_several_outputs_each_have_the_guarantee() -> None:
     source = torch.Generator().manual_seed(0)
     x = torch.randn(3000, 3, generator=source)

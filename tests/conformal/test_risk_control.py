@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.conformal import RiskControl
-from leanbayes.conformal.masks import GRID
+from leanbayes.metrics.nested_masks import GRID
 
 
 def cases(count: int, seed: int = 0, size: int = 12) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,18 @@ import pytest
 import torch
 from crepes import ConformalClassifier
 from mapie.classification import SplitConformalClassifier
+from mapie.conformity_scores import (
+    APSConformityScore,
+    LACConformityScore,
+    RAPSConformityScore,
+    TopKConformityScore,
+)
+from mapie.utils import _compute_classification_quantile
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.conformal import Sets, clopper_pearson
+from leanbayes.conformal import APS, LAC, RAPS, ClassScore, Sets, TopK, clopper_pearson, coverage_of
 
 SCORES = ["lac", "aps", "raps", "top_k"]
 
@@ -80,6 +87,40 @@ def test_randomised_aps_has_the_threshold_of_mapie_with_the_same_noise(monkeypat
     monkeypatch.setattr("leanbayes.conformal.sets.noise_of", lambda x, seed: noise)
     ours = Sets(nn.Identity(), score="aps").calibrate([(x.double(), y)])
     assert abs(ours.thresholds.item() - mapie._mapie_classifier.conformity_score_function_.quantiles_[0]) < 1e-12
+
+
+def scores_of_mapie(score: ClassScore, p: Any, y: Any, noise: Any) -> Any:
+    """What MAPIE's own functions give the true classes, with this noise."""
+    if isinstance(score, LAC):
+        return LACConformityScore().get_conformity_scores(y, p, y_enc=y)
+    if isinstance(score, TopK):
+        return TopKConformityScore().get_conformity_scores(y, p, y_enc=y) + 1.0  # MAPIE counts ranks from 0
+    sums, ranks = APSConformityScore().get_true_label_cumsum_proba(y, p, np.arange(p.shape[1]))
+    assert isinstance(score, APS | RAPS)
+    if score.randomised:
+        sums -= (noise * p[np.arange(len(y)), y])[:, None]
+    if isinstance(score, RAPS):
+        free = np.array([float(score.free)])
+        sums = RAPSConformityScore._regularize_conformity_score(free, score.penalty, sums, ranks)[:, :, 0]
+    return sums
+
+
+@pytest.mark.parametrize("per", [None, "class"])
+@pytest.mark.parametrize("level", [0.8, 0.9])
+@pytest.mark.parametrize(
+    "score", [LAC(), TopK(), APS(), APS(False), RAPS(0.05, 1), RAPS(0.05, 1, False)], ids=lambda score: repr(score)
+)
+def test_every_threshold_is_that_of_mapie_on_the_same_scores(
+    score: ClassScore, level: float, per: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = data(400)
+    noise = np.random.RandomState(3).uniform(size=400)
+    monkeypatch.setattr("leanbayes.conformal.sets.noise_of", lambda x, seed: torch.from_numpy(noise))
+    ours = Sets(nn.Identity(), level, score, per).calibrate([(x.double(), y)])
+    theirs = scores_of_mapie(score, torch.softmax(x.double(), 1).numpy(), y.numpy(), noise).reshape(-1)
+    groups = [np.ones(400, dtype=bool)] if per is None else [y.numpy() == label for label in range(4)]
+    expected = [_compute_classification_quantile(theirs[rows], np.array([1 - level]))[0] for rows in groups]
+    assert ours.thresholds.numpy() == pytest.approx(np.array(expected), abs=1e-12, rel=0)
 
 
 @pytest.mark.parametrize("per", [None, "class"])
@@ -214,6 +255,36 @@ def test_calibration_does_not_depend_on_batches() -> None:
     whole = Sets(nn.Identity()).calibrate([(x, y)])
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=37)
     assert torch.equal(Sets(nn.Identity()).calibrate(loader).thresholds, whole.thresholds)
+
+
+def test_groups_may_be_given_instead_of_a_function(tmp_path: Path) -> None:
+    (x, y), (new, y_new) = data(300), data(200, seed=5)
+    side, new_side = ((z[:, 0] > 0).long() for z in (x, new))
+    by_function = Sets(nn.Identity(), 0.8, "lac", lambda z: (z[:, 0] > 0).long()).calibrate([(x, y)])
+    batches = [(x[:100], y[:100]), (x[100:], y[100:])]
+    given = Sets(nn.Identity(), 0.8, "lac", "group").calibrate(batches, groups=side.tolist())
+    assert torch.equal(given.thresholds, by_function.thresholds)
+    assert torch.equal(given.sets(new, groups=new_side), by_function.sets(new))
+    lb.save(given, tmp_path / "x.lb")
+    again = lb.load(tmp_path / "x.lb", nn.Identity())
+    assert torch.equal(again.sets(new, groups=new_side), by_function.sets(new))
+    expected = coverage_of(by_function, [(new, y_new)])
+    assert coverage_of(again, [(new[:50], y_new[:50]), (new[50:], y_new[50:])], groups=new_side) == expected
+    everything = Sets(nn.Identity(), 0.8, "lac").calibrate([(x, y)])
+    assert coverage_of(everything, [(new, y_new)], groups=new_side.tolist()).by_group.keys() == {0, 1}
+    for groups, words in (
+        (None, "needs the group of each example"),
+        ([0, 1], "groups= has 2 entries, and there are 300"),
+        ([0] * 301, "groups= has 301 entries, and there are 300 examples"),
+        (["a"] * 300, "give names numbers first"),
+        ([0.5] * 300, "one integer for each example"),
+    ):
+        with pytest.raises(lb.errors.LeanBayesError, match=words):
+            Sets(nn.Identity(), 0.8, "lac", "group").calibrate([(x, y)], groups=groups)
+    with pytest.raises(lb.errors.InputError, match='per="group"'):
+        Sets(nn.Identity(), 0.8).calibrate([(x, y)], groups=side)
+    with pytest.raises(lb.errors.InputError, match="give them with groups="):
+        given.sets(new)
 
 
 def test_a_group_that_was_never_seen() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from leanbayes.conformal.testing import fallback, hoeffding_bentkus
+from leanbayes.conformal.testing import fallback, hoeffding_bentkus, mean_interval
 
 
 @pytest.mark.parametrize("level", [0.05, 0.3])
@@ -37,3 +37,28 @@ def test_rejections_hand_their_error_on() -> None:
     assert fallback([0.02, 0.04, 0.06, 0.08], 0.1) == [True, True, True, True]
     assert fallback([0.9, 0.02, 0.05, 0.075], 0.1) == [False, True, True, True]
     assert fallback([0.03, 0.03, 0.03, 0.03], 0.1) == [False] * 4
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "beta", "all alike"])
+@pytest.mark.parametrize("mean", [0.03, 0.4])
+def test_intervals_of_means_hold_the_expected_loss(kind: str, mean: float) -> None:
+    source, shape = np.random.default_rng(1), (600, 40)
+    laws = {
+        "bernoulli": source.random(shape) < mean,
+        "beta": source.beta(mean / 2, (1 - mean) / 2, shape),
+        "all alike": np.full(shape, mean),
+    }
+    ends = [mean_interval(float(row.mean()), 40) for row in laws[kind]]
+    missed = np.mean([not low <= mean <= high for low, high in ends])
+    assert missed <= 0.05 + 4 * (0.05 * 0.95 / 600) ** 0.5
+    assert all(0 <= low <= high <= 1 for low, high in ends)
+
+
+def test_intervals_of_means_shrink_and_mirror() -> None:
+    low, high = mean_interval(0.2, 50)
+    mirrored = mean_interval(0.8, 50)
+    assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-9)
+    narrow = mean_interval(0.2, 5000)
+    assert low < narrow[0] < 0.2 < narrow[1] < high
+    assert mean_interval(0.0, 30)[0] == 0
+    assert mean_interval(1.0, 30)[1] == pytest.approx(1)

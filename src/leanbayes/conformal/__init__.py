@@ -2,8 +2,8 @@
 
 `Sets` gives sets of classes that hold the true class as often as asked, and `Intervals` does the same for numbers.
 `RiskControl` gives masks with a bound on what they miss, and `Referral` says which inputs a person should decide.
-`Monitor` says when such a guarantee can no longer be trusted, and `coverage_of` measures it on test data. Calibrate a
-predictor on examples that it was not trained on, and then ask it:
+`Monitor` says when such a guarantee can no longer be trusted, and `coverage_of` and `risk_of` measure it on test data.
+Calibrate a predictor on examples that it was not trained on, and then ask it:
 
 ```python
 sets = lb.conformal.Sets(bnn, level=0.9, score="aps").calibrate(calibration_loader)
@@ -24,6 +24,7 @@ from leanbayes.conformal.class_scores import APS, CLASS_SCORES, LAC, RAPS, Class
 from leanbayes.conformal.coverage import Coverage, coverage_of
 from leanbayes.conformal.interval_scores import INTERVAL_SCORES, Absolute, IntervalScore, Quantiles, Scaled
 from leanbayes.conformal.intervals import Intervals
+from leanbayes.conformal.measured_risk import MeanLoss, MeasuredRisk, risk_of
 from leanbayes.conformal.monitor import Monitor
 from leanbayes.conformal.quantiles import fewest_scores, quantile
 from leanbayes.conformal.referral import Referral
@@ -46,6 +47,8 @@ __all__ = [
     "FalsePositives",
     "IntervalScore",
     "Intervals",
+    "MeanLoss",
+    "MeasuredRisk",
     "MissedLesions",
     "Monitor",
     "Quantiles",
@@ -59,4 +62,5 @@ __all__ = [
     "coverage_of",
     "fewest_scores",
     "quantile",
+    "risk_of",
 ]

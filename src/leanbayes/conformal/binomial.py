@@ -6,7 +6,7 @@ from collections.abc import Callable
 from leanbayes.conformal.quantiles import check_level
 from leanbayes.errors import InputError
 
-__all__ = ["at_most", "clopper_pearson"]
+__all__ = ["at_most", "clopper_pearson", "root_of"]
 
 _TINY = 1e-300
 
@@ -38,12 +38,12 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tu
         raise InputError(f"need 0 <= successes <= trials and at least one trial, got {successes} of {trials}")
     tail = (1 - confidence) / 2
     # Each end is where the observed count, or one as extreme, has the probability of the tail.
-    low = 0.0 if successes == 0 else _root(lambda p: at_most(successes - 1, trials, p) - (1 - tail))
-    high = 1.0 if successes == trials else _root(lambda p: at_most(successes, trials, p) - tail)
+    low = 0.0 if successes == 0 else root_of(lambda p: at_most(successes - 1, trials, p) - (1 - tail))
+    high = 1.0 if successes == trials else root_of(lambda p: at_most(successes, trials, p) - tail)
     return low, high
 
 
-def _root(falling: Callable[[float], float]) -> float:
+def root_of(falling: Callable[[float], float]) -> float:
     """Return where a falling function of a probability is zero, by bisection."""
     low, high = 0.0, 1.0
     while True:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leanbayes._calls import split_batch
 from leanbayes.conformal.binomial import clopper_pearson
-from leanbayes.conformal.grouped import GroupFunction, labels_for
+from leanbayes.conformal.grouped import GivenGroups, GroupFunction, labels_for
 from leanbayes.conformal.intervals import Intervals
 from leanbayes.conformal.sets import Sets
 from leanbayes.errors import InputError
@@ -63,25 +63,33 @@ class Coverage:
 
 
 @torch.no_grad()
-def coverage_of(predictor: Sets | Intervals, loader: Iterable[Any], *, groups: GroupFunction | None = None) -> Coverage:
+def coverage_of(
+    predictor: Sets | Intervals, loader: Iterable[Any], *, groups: GroupFunction | Iterable[int] | Tensor | None = None
+) -> Coverage:
     """Measure a calibrated predictor on test batches (inputs, targets).
 
     Args:
         predictor: a calibrated `Sets` or `Intervals`. Of intervals with several outputs each output counts by itself.
         loader: the batches, which must not be those of the calibration.
-        groups: a function of the inputs of a batch that returns an integer for each. By default it is that by which the
-            predictor was calibrated. A predictor whose guarantee is over all inputs can be measured by group too.
+        groups: a function of the inputs of a batch that returns an integer for each, or the integers of all examples in
+            the order of the loader. By default it is the function by which the predictor was calibrated. A predictor
+            whose guarantee is over all inputs can be measured by group too.
     """
-    group_of = groups or (predictor.per if callable(predictor.per) else None)
+    group_of = groups if callable(groups) else predictor.per if groups is None and callable(predictor.per) else None
+    given = GivenGroups(None if callable(groups) else groups)
     hits, sizes, classes, numbers = [], [], [], []
     for batch in loader:
         x, y = split_batch(batch)
-        hit, size, label, row = _measured(predictor, x, y)
+        labels = given.take(len(y))
+        if group_of is not None:
+            labels = labels_for(group_of, x, None, len(y), y.device)
+        hit, size, label, row = _measured(predictor, x, y, labels if predictor.per == "group" else None)
         hits.append(hit)
         sizes.append(size)
         classes.append(label)
-        if group_of is not None:
-            numbers.append(labels_for(group_of, x, None, len(y), hit.device)[row])
+        if labels is not None:
+            numbers.append(labels.to(hit.device)[row])
+    given.finish()
     if not hits or not sum(map(len, hits)):
         raise InputError("there are no test examples to measure; an iterator that is used up? Give a DataLoader")
     hit, size = torch.cat(hits), torch.cat(sizes)
@@ -96,15 +104,17 @@ def coverage_of(predictor: Sets | Intervals, loader: Iterable[Any], *, groups: G
     )
 
 
-def _measured(predictor: Sets | Intervals, x: Any, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _measured(
+    predictor: Sets | Intervals, x: Any, y: Tensor, groups: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return, for each target that counts, whether it is covered, the size of its set, its class, and its input."""
     if isinstance(predictor, Sets):
-        sets = predictor.sets(x)
+        sets = predictor.sets(x, groups=groups)
         labels = y.to(sets.device).long()
         counted = predictor.likelihood.counted(labels)
         chosen, labels = sets[counted], labels[counted]
         return chosen.gather(1, labels[:, None])[:, 0], chosen.sum(1).double(), labels, counted.nonzero()[:, 0]
-    lower, upper = predictor.intervals(x)
+    lower, upper = predictor.intervals(x, groups=groups)
     target = y.to(lower)
     hit = ((target >= lower) & (target <= upper)).flatten()
     rows = torch.arange(len(target), device=hit.device).repeat_interleave(len(hit) // max(len(target), 1))

@@ -1,6 +1,6 @@
 """Calibration scores by group, with weights where the new inputs come from another distribution."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,8 +11,10 @@ from leanbayes.conformal.quantiles import SortedScores, check_scores, fewest_sco
 from leanbayes.errors import InputError, NonFinite, ShapeMismatch
 
 __all__ = [
+    "GivenGroups",
     "GroupFunction",
     "WeightFunction",
+    "as_labels",
     "check_per",
     "group_thresholds",
     "labels_for",
@@ -29,11 +31,59 @@ WeightFunction = Callable[[Inputs], Any]
 
 
 def check_per(per: Any, *names: str) -> Any:
-    """Return what a guarantee holds for: None, one of the names, or a function. A file has "group" for a function."""
-    if per is None or per in (*names, "group") or callable(per):
+    """Return what a guarantee holds for: None, one of the names, "group" or a function, which a file has as "group"."""
+    if per is None or callable(per) or (isinstance(per, str) and per in (*names, "group")):
         return per
-    allowed = "".join(f", {name!r}" for name in names)
+    allowed = "".join(f", {name!r}" for name in (*names, "group"))
     raise InputError(f"per must be None{allowed} or a function of the inputs, got {per!r}")
+
+
+class GivenGroups:
+    """The groups of all examples of a loader, which are handed out batch by batch in its order.
+
+    Args:
+        groups: one integer for each example; None if nobody gives them.
+    """
+
+    def __init__(self, groups: Iterable[Any] | Tensor | None) -> None:
+        self.labels = None if groups is None else as_labels(groups)
+        self.start = 0
+
+    @classmethod
+    def to_calibrate(cls, groups: Iterable[Any] | Tensor | None, per: Any) -> "GivenGroups":
+        """Return the groups for a calibration, if they fit to what the guarantee holds for."""
+        if groups is not None and not (per == "group" or callable(per)):
+            raise InputError('groups= needs a predictor whose guarantee is for each group: per="group"')
+        if groups is None and per == "group":
+            raise InputError('per="group" needs the group of each example: calibrate(loader, groups=...)')
+        return cls(groups)
+
+    def take(self, size: int) -> Tensor | None:
+        """Return the groups of the next batch; None if a function gives them."""
+        if self.labels is None:
+            return None
+        self.start += size
+        if self.start > len(self.labels):
+            raise ShapeMismatch(f"groups= has {len(self.labels)} entries, and there are {self.start} examples or more")
+        return self.labels[self.start - size : self.start]
+
+    def finish(self) -> None:
+        """Raise if groups are left over."""
+        if self.labels is not None and self.start != len(self.labels):
+            raise ShapeMismatch(f"groups= has {len(self.labels)} entries, and there are {self.start} examples")
+
+
+def as_labels(groups: Iterable[Any] | Tensor) -> Tensor:
+    """Return groups as integers along one axis."""
+    try:
+        labels = groups if isinstance(groups, Tensor) else torch.as_tensor(list(groups))
+    except (TypeError, ValueError) as error:
+        raise InputError("groups must be one integer for each example; give names numbers first") from error
+    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex():
+        raise ShapeMismatch(
+            f"groups must be one integer for each example, got {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    return labels.long()
 
 
 def group_thresholds(
@@ -87,8 +137,8 @@ def labels_for(per: Any, x: Inputs, given: Any, size: int, device: torch.device)
     if given is None:
         if not callable(per):
             raise InputError(
-                "this predictor was calibrated by group, and a file cannot hold the function that gives the groups; "
-                "give them with groups=, or set the attribute per to the function"
+                "this predictor was calibrated by group and has no function that gives the groups; give them with "
+                "groups=, or set the attribute per to a function"
             )
         given = per(x)
     labels = torch.as_tensor(given, device=device)

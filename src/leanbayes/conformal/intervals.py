@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
 from leanbayes.conformal.class_scores.score import describe_score, restore_score
 from leanbayes.conformal.grouped import (
+    GivenGroups,
     GroupFunction,
     WeightFunction,
     check_per,
@@ -44,8 +45,9 @@ class Intervals(Conformal):
             "quantiles" for predicted quantiles that are moved by a constant, or an `IntervalScore`.
         asymmetric: whether each end gets a threshold of its own, so that each side is missed with probability at most
             (1 − level)/2. Otherwise both ends share one threshold, and intervals are narrower.
-        per: None: the guarantee holds for all inputs together. A function of the inputs of a batch that returns an
-            integer for each: it holds for each group.
+        per: None: the guarantee holds for all inputs together. "group": it holds for each group, where `calibrate` and
+            `intervals` are given the groups. A function of the inputs of a batch that returns an integer for each: it
+            holds for each group as well.
         likelihood: what the outputs mean; `Gaussian` with known noise 1 by default. Give the one of the training.
         samples: how many draws each prediction averages.
         seed: decides the draws.
@@ -70,7 +72,7 @@ class Intervals(Conformal):
         score: IntervalScore | str = "scaled",
         *,
         asymmetric: bool = False,
-        per: GroupFunction | None = None,
+        per: Literal["group"] | GroupFunction | None = None,
         likelihood: Likelihood | None = None,
         samples: Samples = 32,
         seed: int = 0,
@@ -95,22 +97,31 @@ class Intervals(Conformal):
         return round(1 - (1 - self.level) / 2, 15) if self.asymmetric else self.level
 
     @torch.no_grad()
-    def calibrate(self, loader: Iterable[Any], *, weight: WeightFunction | None = None) -> Self:
+    def calibrate(
+        self,
+        loader: Iterable[Any],
+        *,
+        weight: WeightFunction | None = None,
+        groups: Iterable[int] | Tensor | None = None,
+    ) -> Self:
         """Find the thresholds from examples that the predictor was not trained on, and return the predictor itself.
 
         Args:
             loader: batches (inputs, targets).
             weight: as for `Sets.calibrate`: dP_new/dP_calibration for each input, where new inputs come from another
                 distribution.
+            groups: the group of each example, in the order of the loader, instead of what the function ``per`` says.
         """
+        given = GivenGroups.to_calibrate(groups, self.per)
         scores, labels, weights = [], [], []
         for x, y in self._batches(loader):
             scores.append(self._side_scores(x, y))
             size, device = len(y), scores[-1].device
             everything = torch.zeros(size, dtype=torch.int64, device=device)
-            labels.append(everything if self.per is None else labels_for(self.per, x, None, size, device))
+            labels.append(everything if self.per is None else labels_for(self.per, x, given.take(size), size, device))
             if weight is not None:
                 weights.append(weights_for(weight, x, None, size, device))
+        given.finish()
         widths = {part.shape[1:] for part in scores}
         if len(widths) > 1:
             raise ShapeMismatch(f"batches have targets of different shapes: {sorted(map(tuple, widths))}")
@@ -207,7 +218,7 @@ class Intervals(Conformal):
         device, shape = self.scores_seen.device, self.scores_seen.shape[1:]
         if self.per is None:
             if groups is not None:
-                raise InputError("groups= needs a predictor that was calibrated with a group function: per=function")
+                raise InputError('groups= needs a predictor that was calibrated by group: per="group"')
             place = torch.zeros(size, dtype=torch.int64, device=device)
         else:
             place = places_of(labels_for(self.per, x, groups, size, device), self.group_names)

@@ -12,13 +12,13 @@ from leanbayes._calls import Inputs
 from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
 from leanbayes.conformal.class_scores.score import describe_score, restore_score
-from leanbayes.conformal.masks import GRID, count_masks
 from leanbayes.conformal.mean_losses import MeanLosses
 from leanbayes.conformal.quantiles import check_level
 from leanbayes.conformal.risks import RISKS, FalsePositives, Risk, as_risk
 from leanbayes.conformal.testing import hoeffding_bentkus
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
 from leanbayes.likelihood import Categorical, Likelihood
+from leanbayes.metrics.nested_masks import GRID, count_masks
 from leanbayes.prediction import Prediction
 
 __all__ = ["RiskControl"]
@@ -212,11 +212,21 @@ class RiskControl(Conformal):
     @torch.no_grad()
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         """Return the loss of each case of a batch at the threshold, (N,)."""
+        return self.losses_and_shares(x, y)[0]
+
+    @torch.no_grad()
+    def losses_and_shares(self, x: Inputs, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss of each case of a batch, and the share of its pixels (or labels) that is marked, (N,) each.
+
+        Pixels that do not count are left out. A case without any that counts has the share 0.
+        """
         self._check()
         prediction = self.prediction(x)
-        masks = count_masks(self._scores(prediction), *self._truth(prediction, y))
+        truth, counted = self._truth(prediction, y)
+        masks = count_masks(self._scores(prediction), truth, counted)
         place = int(torch.searchsorted(GRID.to(self.thresholds.device), self.thresholds[0]))
-        return self.risk.losses(masks)[:, place]
+        marked = (masks.right + masks.wrong)[:, place] / counted.flatten(1).sum(1).clamp_min(1).double()
+        return self.risk.losses(masks)[:, place], marked
 
     def config(self) -> dict[str, Any]:
         """Return the settings."""

@@ -13,6 +13,7 @@ from leanbayes.conformal.bits import noise_of
 from leanbayes.conformal.class_scores import CLASS_SCORES, ClassScore, as_class_score
 from leanbayes.conformal.class_scores.score import describe_score, restore_score
 from leanbayes.conformal.grouped import (
+    GivenGroups,
     GroupFunction,
     WeightFunction,
     check_per,
@@ -44,8 +45,9 @@ class Sets(Conformal):
         level: the probability.
         score: how badly a class conforms to a prediction: "lac" for the smallest sets, "aps" for sets that adapt to the
             input, "raps" for "aps" without very large sets, "top_k" for sets of one size, or a `ClassScore`.
-        per: what the guarantee holds for. None: all inputs together. "class": each true class. A function of the inputs
-            of a batch that returns an integer for each: each group.
+        per: what the guarantee holds for. None: all inputs together. "class": each true class. "group": each group,
+            where `calibrate` and `sets` are given the groups. A function of the inputs of a batch that returns an
+            integer for each: each group as well.
         empty: whether a set without any class stays empty ("keep") or gets the most probable class ("top"). The second
             can only raise the coverage. Only "lac" and the randomised scores have empty sets.
         likelihood: what the outputs mean; `Categorical` by default.
@@ -71,7 +73,7 @@ class Sets(Conformal):
         predictor: nn.Module,
         level: float = 0.9,
         score: ClassScore | str = "aps",
-        per: Literal["class"] | GroupFunction | None = None,
+        per: Literal["class", "group"] | GroupFunction | None = None,
         *,
         empty: Literal["keep", "top"] = "keep",
         likelihood: Likelihood | None = None,
@@ -92,7 +94,13 @@ class Sets(Conformal):
             self.register_buffer(name, torch.zeros(0, dtype=torch.int64))
 
     @torch.no_grad()
-    def calibrate(self, loader: Iterable[Any], *, weight: WeightFunction | None = None) -> Self:
+    def calibrate(
+        self,
+        loader: Iterable[Any],
+        *,
+        weight: WeightFunction | None = None,
+        groups: Iterable[int] | Tensor | None = None,
+    ) -> Self:
         """Find the thresholds from examples that the predictor was not trained on, and return the predictor itself.
 
         Args:
@@ -101,11 +109,13 @@ class Sets(Conformal):
                 inputs of a batch that returns dP_new/dP_calibration for each, up to a factor. Weights make a threshold
                 for each input, which is infinite, so that the set holds every class, where these examples say too
                 little.
+            groups: the group of each example, in the order of the loader, instead of what the function ``per`` says.
 
         Raises:
             InputError: too few examples, of any class or group, for the level.
         """
-        scores, groups, weights, classes = [], [], [], 0
+        given = GivenGroups.to_calibrate(groups, self.per)
+        scores, numbers, weights, classes = [], [], [], 0
         for x, y in self._batches(loader):
             prediction = self.prediction(x)
             labels, counted = self._labels(prediction, y)
@@ -116,14 +126,15 @@ class Sets(Conformal):
             scores.append(all_scores[counted].gather(1, labels[counted, None])[:, 0])
             size, device = len(labels), labels.device
             if self.per == "class":
-                groups.append(labels[counted])
+                numbers.append(labels[counted])
             elif self.per is None:
-                groups.append(torch.zeros_like(labels[counted]))
+                numbers.append(torch.zeros_like(labels[counted]))
             else:
-                groups.append(labels_for(self.per, x, None, size, device)[counted])
+                numbers.append(labels_for(self.per, x, given.take(size), size, device)[counted])
             if weight is not None:
                 weights.append(weights_for(weight, x, None, size, device)[counted])
-        self._keep(torch.cat(scores), torch.cat(groups), torch.cat(weights) if weights else None, classes)
+        given.finish()
+        self._keep(torch.cat(scores), torch.cat(numbers), torch.cat(weights) if weights else None, classes)
         self.weight = weight
         self._trust()
         return self
@@ -258,7 +269,7 @@ class Sets(Conformal):
         by_class = self.per == "class"
         if by_class or self.per is None:
             if groups is not None:
-                raise InputError("groups= needs a predictor that was calibrated with a group function: per=function")
+                raise InputError('groups= needs a predictor that was calibrated by group: per="group"')
             place = None
         else:
             place = places_of(labels_for(self.per, x, groups, size, device), self.group_names)

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from leanbayes.conformal.binomial import at_most
+from leanbayes.conformal.binomial import at_most, root_of
 
-__all__ = ["fallback", "hoeffding_bentkus"]
+__all__ = ["fallback", "hoeffding_bentkus", "mean_interval"]
 
 
 def hoeffding_bentkus(mean: float, count: int, level: float) -> float:
@@ -18,6 +18,22 @@ def hoeffding_bentkus(mean: float, count: int, level: float) -> float:
     divergence = first + (1 - low) * math.log((1 - low) / (1 - level))
     bentkus = math.e * at_most(math.ceil(count * mean - 1e-9), count, level)
     return min(1.0, math.exp(-count * divergence), bentkus)
+
+
+def mean_interval(mean: float, count: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return an interval that holds the expected loss with at least this confidence, for losses between 0 and 1.
+
+    It inverts the tests of `hoeffding_bentkus` on both sides, so it holds for every law of the losses and every count.
+
+    >>> low, high = mean_interval(0.05, 200)
+    >>> round(low, 3), round(high, 3)
+    (0.021, 0.099)
+    """
+
+    def upper_end(loss: float) -> float:
+        return root_of(lambda level: hoeffding_bentkus(loss, count, level) - (1 - confidence) / 2)
+
+    return 1 - upper_end(1 - mean), upper_end(mean)
 
 
 def fallback(p_values: Sequence[float], error: float) -> list[bool]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, prediction_tensor
+from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, MissingPackage
 from leanbayes.prediction import Predictor, in_eval, laws_of
@@ -24,6 +25,7 @@ _AT_A_TIME = 4  # windows that the network sees in one call
 _OVERLAP = 0.25  # of two neighbouring windows, along each axis
 
 
+@PREDICTORS.register
 class Windowed(Predictor):
     """A predictor of small images as a predictor of images of any size.
 

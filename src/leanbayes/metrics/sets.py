@@ -145,5 +145,20 @@ CONFORMAL_RISK = Metric(
     "conformal_risk",
     None,
     "Conformal risk",
-    "The mean share of the true pixels or labels that conformal masks miss on the test set.",
+    "The mean loss of conformal masks on the test set, such as the share of the true pixels that they miss, over "
+    "patients where these are known and over cases elsewhere; low and high are the ends of a 95 % interval that holds "
+    "for every law of the losses.",
+)
+CONFORMAL_GROUP_RISK = Metric(
+    "conformal_group_risk",
+    None,
+    "Group risk",
+    "The mean loss of conformal masks on the test cases of one group.",
+)
+CONFORMAL_MARKED = Metric(
+    "conformal_marked",
+    "low",
+    "Conformal share marked",
+    "The mean share of an image (or of its labels) that conformal masks mark. Methods with another level or risk do "
+    "not compare by it.",
 )

@@ -6,8 +6,8 @@ from scipy import ndimage
 from torch import Tensor
 
 import leanbayes as lb
-from leanbayes.conformal.masks import GRID, count_masks
 from leanbayes.conformal.risks import RISKS, as_risk
+from leanbayes.metrics.nested_masks import GRID, count_masks
 
 
 def of_one(name: str, mask: Tensor, truth: Tensor) -> float:

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from leanbayes.conformal.masks import GRID, Masks, lesions
 from leanbayes.conformal.quantiles import check_level
 from leanbayes.conformal.risks.risk import Risk
+from leanbayes.metrics.nested_masks import GRID, Masks, lesions
 
 __all__ = ["MissedLesions"]
 

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from leanbayes.conformal.masks import Masks
 from leanbayes.conformal.risks.risk import Risk
+from leanbayes.metrics.nested_masks import Masks
 
 __all__ = ["DiceLoss", "FalseNegatives", "FalsePositives"]
 

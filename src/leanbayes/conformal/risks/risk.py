@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from leanbayes._catalogue import Catalogue
-from leanbayes.conformal.masks import Masks
 from leanbayes.errors import InputError
+from leanbayes.metrics.nested_masks import Masks
 
 __all__ = ["RISKS", "Risk", "as_risk"]
 

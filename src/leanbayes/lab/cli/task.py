@@ -47,6 +47,12 @@ class DataOptions:
         "Whose each example is, so that no patient is in two sets: a .csv file of names and patients, or a pattern in "
         "the names of the files such as '(P[0-9]+)_'. For a .csv of --data it is the column of the patients.",
     )
+    subgroups: str | None = option(
+        None,
+        "The subgroup of each example, such as its hospital: a .csv file of names and subgroups, or a pattern in the "
+        "names of the files. For a .csv of --data it is a column, which is then no input. Comparisons show the "
+        "coverage of each subgroup, and +conformal:per=group guarantees it.",
+    )
     window: tuple[int, ...] = option(
         (),
         "The sides of the windows on which segmentation is trained, such as 96 96 96. Whole images or scans are then "
@@ -118,6 +124,7 @@ def _own_files(options: DataOptions, bars: Bars) -> "Source":
         raters=options.raters or None,
         rating=options.rating,  # type: ignore[arg-type]
         groups=options.groups,
+        subgroups=options.subgroups,
         window=options.window or None,
         patches=options.patches,
         spacing=options.spacing or None,
@@ -129,7 +136,8 @@ def _own_files(options: DataOptions, bars: Bars) -> "Source":
 def _named_set(options: DataOptions, bars: Bars) -> "Source":
     from leanbayes.lab.data import load_data
 
-    for name in ("masks", "raters", "rating", "groups", "window", "patches", "spacing", "target", "ignore"):
+    names = ("masks", "raters", "rating", "groups", "subgroups", "window", "patches", "spacing", "target", "ignore")
+    for name in names:
         if getattr(options, name):
             raise InputError(
                 f"--{name} is for data of your own, but --data {options.data} is the name of a data set; "

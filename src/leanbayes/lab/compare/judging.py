@@ -121,7 +121,7 @@ def judge(
         arrays |= shown.arrays()
     run.tell("evaluate", steps, steps)
     scales = {stage: asdict(moved) for stage, moved in trained.scales.items()}
-    guarantee = measure_guarantee(predictor, test, task)
+    guarantee = measure_guarantee(trained.predictor, test, task)
     arrays |= guarantee.arrays if figures else {}
     metrics = evaluation.metrics | cases.metrics() | guarantee.metrics
     return Judgement(metrics, cost, arrays, scales, scores.by_size(), cases.text(), cases.summary())

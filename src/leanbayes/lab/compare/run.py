@@ -17,6 +17,7 @@ from leanbayes.lab.compare.arrays import bayesian_inside
 from leanbayes.lab.compare.judging import judge
 from leanbayes.lab.compare.record import FORMAT, Record, is_main_process
 from leanbayes.lab.compare.shown import shown_cases
+from leanbayes.lab.data.division import subgroup_names
 from leanbayes.lab.data.fingerprint import fingerprint
 from leanbayes.lab.data.task import Task, length
 from leanbayes.lab.processes import only_user_of
@@ -163,6 +164,7 @@ def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, An
             "shifted": {name: length(data) for name, data in task.shifted.items()},
             "fingerprint": fingerprint(task),
             **_patients(task),
+            **_subgroups(task),
         },
         "shown": [{"case": case, "name": name} for case, name in shown_cases(task).items()],
         "about": dict(about),
@@ -205,3 +207,9 @@ class Watching:
         """Say that the run is over."""
         if self.watch is not None:
             self.watch(Event(self.method, self.seed, "end", 1, 1, run_done=True))
+
+
+def _subgroups(task: Task) -> dict[str, list[str]]:
+    """Return the names of the subgroups in the order of their numbers; nothing if the data have none."""
+    names = subgroup_names(task)
+    return {"subgroups": list(names)} if names else {}

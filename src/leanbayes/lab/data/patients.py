@@ -1,4 +1,4 @@
-"""Patients: whom each example belongs to, from a CSV file or from the name of its file."""
+"""Patients and subgroups: what each example belongs to, from a CSV file or from the name of its file."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from leanbayes.errors import InputError
 from leanbayes.lab.data.tables import read_csv
 
-__all__ = ["PatientOf", "Patients", "one_case_each", "patients_from", "without_suffix"]
+__all__ = ["PatientOf", "Patients", "one_case_each", "patients_from", "subgroups_from", "without_suffix"]
 
 PatientOf = Callable[[str], str]
 """Returns the patient of the example with this name. A name is the path of a file below the folder of its set."""
@@ -23,16 +23,17 @@ class Patients:
         of: returns the patient of a name, or None if it is not known.
         where: what says so, for errors.
         advice: what a user can do about a name without a patient.
+        word: what is looked up, for errors: a patient, or a subgroup.
     """
 
-    def __init__(self, of: Callable[[str], str | None], where: str, advice: str) -> None:
-        self.of, self.where, self.advice = of, where, advice
+    def __init__(self, of: Callable[[str], str | None], where: str, advice: str, word: str = "patient") -> None:
+        self.of, self.where, self.advice, self.word = of, where, advice, word
 
     def __call__(self, name: str) -> str:
         """Return the patient of an example; one without a patient is an error."""
         patient = self.of(name)
         if not patient:
-            raise InputError(f"{self.where} gives no patient for {name}; {self.advice}")
+            raise InputError(f"{self.where} gives no {self.word} for {name}; {self.advice}")
         return patient
 
 
@@ -48,20 +49,34 @@ def patients_from(groups: str) -> Patients:
     >>> patients_from(r"^(\w+?)_")("anna_left.png")
     'anna'
     """
-    if groups.lower().endswith(".csv"):
-        return _from_table(Path(groups))
+    return _labels_from(groups, "groups", "patient")
+
+
+def subgroups_from(subgroups: str) -> Patients:
+    """Read which example belongs to which subgroup, such as its hospital, as `patients_from` reads patients.
+
+    >>> subgroups_from("^(a|b)_")("b_left.png")
+    'b'
+    """
+    return _labels_from(subgroups, "subgroups", "subgroup")
+
+
+def _labels_from(text: str, option: str, word: str) -> Patients:
+    """Read labels of examples from a CSV file or by a pattern; ``option`` and ``word`` are for errors."""
+    if text.lower().endswith(".csv"):
+        return _from_table(Path(text), option, word)
     try:
-        pattern = re.compile(groups)
+        pattern = re.compile(text)
     except re.error as error:
-        raise InputError(f"groups={groups!r} is neither a .csv file nor a pattern that can be used: {error}") from error
+        raise InputError(f"{option}={text!r} is neither a .csv file nor a pattern that can be used: {error}") from error
     if pattern.groups > 1:
-        raise InputError(f"groups={groups!r} has {pattern.groups} groups in parentheses; put one around the patient")
+        raise InputError(f"{option}={text!r} has {pattern.groups} groups in parentheses; put one around the {word}")
 
     def of(name: str) -> str | None:
         match = pattern.search(name)
         return None if match is None else match[pattern.groups]
 
-    return Patients(of, f"groups={groups!r}", "give a pattern that occurs in every name, or a .csv file")
+    return Patients(of, f"{option}={text!r}", "give a pattern that occurs in every name, or a .csv file", word)
 
 
 def one_case_each(patients: Sequence[str]) -> str | None:
@@ -86,21 +101,21 @@ def without_suffix(name: str) -> str:
     return PurePosixPath(name).with_suffix("").as_posix() if name else name
 
 
-def _from_table(path: Path) -> Patients:
+def _from_table(path: Path, option: str, word: str) -> Patients:
     if not path.is_file():
-        raise InputError(f"there is no file {path} for groups=; give a CSV file with the columns name and patient")
+        raise InputError(f"there is no file {path} for {option}=; give a CSV file with the columns name and {word}")
     table = read_csv(path)
     if len(table.names) < 2:
-        raise InputError(f"{path} has one column only; it needs the names of the examples and the patient of each")
-    column = "patient" if "patient" in table.names[1:] else table.names[1]
+        raise InputError(f"{path} has one column only; it needs the names of the examples and the {word} of each")
+    column = word if word in table.names[1:] else table.names[1]
     patient_of: dict[str, str] = {}
     for name, patient in zip(table.texts(table.names[0]), table.texts(column), strict=True):
         if patient_of.setdefault(name, patient) != patient:
-            raise InputError(f"{path} gives {name} two patients, {patient_of[name]} and {patient}; keep one of them")
+            raise InputError(f"{path} gives {name} two {word}s, {patient_of[name]} and {patient}; keep one of them")
 
     def of(name: str) -> str | None:
         plain = without_suffix(name)
         spellings = (name, plain, PurePosixPath(name).name, PurePosixPath(plain).name)
         return next((patient_of[spelling] for spelling in spellings if spelling in patient_of), None)
 
-    return Patients(of, str(path), f"add a row for it, whose cell in the column {table.names[0]!r} is its name")
+    return Patients(of, str(path), f"add a row for it, whose cell in the column {table.names[0]!r} is its name", word)

@@ -24,6 +24,7 @@ class ReadOptions:
     raters: tuple[Path, ...] | None = None
     rating: Rating | None = None
     groups: str | None = None
+    subgroups: str | None = None
     window: Size | None = None
     patches: int | None = None
     spacing: tuple[float, ...] | None = None

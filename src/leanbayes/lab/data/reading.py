@@ -38,6 +38,7 @@ def read(
     raters: Sequence[Path | str] | None = None,
     rating: Rating | None = None,
     groups: str | None = None,
+    subgroups: str | None = None,
     window: Sequence[int] | None = None,
     patches: int | None = None,
     spacing: Sequence[float] | None = None,
@@ -64,6 +65,9 @@ def read(
         groups: whose each example is: a CSV file of names and patients, or a pattern in the names of the files (see
             `leanbayes.lab.data.patients.patients_from`). For a table it is the column of the patients. No patient is
             then in two sets.
+        subgroups: the subgroup of each example, such as its hospital, in the same forms; a subgroup may be in all sets.
+            Comparisons show the coverage of each, and ``+conformal:per=group`` guarantees it. Of a table it is a
+            column, which is then no feature.
         window: the sides of the windows on which segmentation is trained. Whole images are then predicted by sliding
             windows, and may differ in size.
         patches: how many windows of each image an epoch has, by default 4.
@@ -87,6 +91,7 @@ def read(
         raters=None if raters is None else tuple(map(Path, raters)),
         rating=rating,
         groups=groups,
+        subgroups=subgroups,
         window=None if window is None else tuple(window),
         patches=patches,
         spacing=None if spacing is None else _distances(spacing),
@@ -97,7 +102,8 @@ def read(
         raise UnknownName.of("rating", rating, get_args(Rating))
     if masks is not None and raters is not None:
         raise InputError("masks= and raters= are both given; the masks of several raters need raters= only")
-    for name in ("masks", "target", "size", "ignore", "raters", "rating", "groups", "window", "patches", "spacing"):
+    names = ("masks", "target", "size", "ignore", "raters", "rating", "groups", "subgroups", "window", "patches")
+    for name in (*names, "spacing"):
         value = getattr(options, name)
         if value is not None and name not in reader.takes:
             shown = size if name == "size" else value

@@ -40,19 +40,28 @@ class Cases:
     Args:
         names: the name of each example, such as that of its file.
         patients: the patient of each example; empty if patients are not known, and each example then stands alone.
+        subgroups: the subgroup of each example, such as its hospital; empty if there are none.
     """
 
     names: tuple[str, ...]
     patients: tuple[str, ...] = ()
+    subgroups: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.patients and len(self.patients) != len(self.names):
-            raise ShapeMismatch(f"need one patient for each name, got {len(self.patients)} and {len(self.names)}")
+        for what, given in (("patient", self.patients), ("subgroup", self.subgroups)):
+            if given and len(given) != len(self.names):
+                raise ShapeMismatch(f"need one {what} for each name, got {len(given)} and {len(self.names)}")
 
     @classmethod
-    def of(cls, names: Sequence[str], patient: Callable[[str], str] | None) -> "Cases":
-        """Return the cases of these names, with the patients that a function gives them."""
-        return cls(tuple(names), () if patient is None else tuple(map(patient, names)))
+    def of(
+        cls,
+        names: Sequence[str],
+        patient: Callable[[str], str] | None,
+        subgroup: Callable[[str], str] | None = None,
+    ) -> "Cases":
+        """Return the cases of these names, with the patients and the subgroups that functions give them."""
+        labels = [() if function is None else tuple(map(function, names)) for function in (patient, subgroup)]
+        return cls(tuple(names), *labels)
 
 
 class Examples(Dataset[tuple[Tensor, Tensor]]):
@@ -75,6 +84,14 @@ class Examples(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.preparation.standardise(self.inputs[index]), self.targets[index]
+
+    def row_of(self, index: int) -> int:
+        """Return the case that an example belongs to; here each example is a case."""
+        return index
+
+    def whole(self) -> "Examples":
+        """Return the cases as a whole, one example for each; windows are parts of them."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -174,6 +191,7 @@ def from_arrays(
     ignore: int | None = None,
     seed: int = 0,
     patients: Mapping[str, Sequence[str]] | None = None,
+    subgroups: Mapping[str, Sequence[str]] | None = None,
     volumes: bool = False,
 ) -> Source:
     """Make a source from arrays.
@@ -187,11 +205,13 @@ def from_arrays(
         ignore: the value of mask pixels that do not count.
         seed: decides which examples are drawn from "train" for the missing sets.
         patients: the patient of each example of each given set. No patient is then in two sets.
+        subgroups: the subgroup of each example of each given set.
         volumes: whether inputs of four axes are volumes (N, D, H, W).
     """
     y = sets["train"][1]
     groups = class_values(y, path) if kind == "classes" and y.ndim == 1 else [0] * len(y)
-    rows, cases = divided_rows({name: len(x) for name, (x, _) in sets.items()}, groups, seed, path, patients)
+    lengths = {name: len(x) for name, (x, _) in sets.items()}
+    rows, cases = divided_rows(lengths, groups, seed, path, patients, subgroups)
     chosen = {name: [part[rows[name]] for part in sets.get(name, sets["train"])] for name in rows}
     inputs = {name: as_inputs(x, f"the {name} inputs of {path}", volumes) for name, (x, _) in chosen.items()}
     size = tuple(inputs["train"].shape[2:]) or None
@@ -218,6 +238,7 @@ def divided_rows(
     seed: int,
     path: Path,
     patients: Mapping[str, Sequence[str]] | None,
+    subgroups: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[dict[str, list[int]], dict[str, Cases]]:
     """Divide the rows of arrays into three sets.
 
@@ -227,6 +248,7 @@ def divided_rows(
         seed: decides which rows are drawn.
         path: the file of the arrays, for errors.
         patients: the patient of each row of each given set.
+        subgroups: the subgroup of each row of each given set.
 
     Returns:
         The rows of each set, and what they are called: the number of a row in its array.
@@ -234,8 +256,12 @@ def divided_rows(
     pairs = {name: [(name, row) for row in range(count)] for name, count in lengths.items()}
     whose = None if patients is None else (lambda pair: patients[pair[0]][pair[1]])
     sets = complete(pairs, lambda pair: groups[pair[1]] if pair[0] == "train" else 0, seed, path, whose)
+
+    def labels(given: Mapping[str, Sequence[str]] | None, part: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+        return () if given is None else tuple(given[name][row] for name, row in part)
+
     cases = {
-        name: Cases(tuple(str(row) for _, row in part), () if whose is None else tuple(map(whose, part)))
+        name: Cases(tuple(str(row) for _, row in part), labels(patients, part), labels(subgroups, part))
         for name, part in sets.items()
     }
     return {name: [row for _, row in part] for name, part in sets.items()}, cases

@@ -49,6 +49,14 @@ class Windows(Examples):
         outside = _NOT_COUNTED if self.preparation.ignore is None else self.preparation.ignore
         return padded(self.preparation.standardise(x[(slice(None), *cut)]), window), padded(y[cut], window, outside)
 
+    def row_of(self, index: int) -> int:
+        """Return the image that a window belongs to."""
+        return index // self.count
+
+    def whole(self) -> Examples:
+        """Return the whole images."""
+        return Examples(self.inputs, self.targets, self.preparation, self.cases)
+
 
 def padded(values: Tensor, window: Size, value: float = 0.0) -> Tensor:
     """Return a window whose last axes were shorter than wanted with ``value`` added evenly at both ends."""

@@ -1,4 +1,4 @@
-"""How methods rank by the size of their sets at equal coverage, and the figures of conformal prediction."""
+"""How methods rank by the size of their sets at equal coverage or risk, and the figures of conformal prediction."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from leanbayes.lab.report.read import Arrays
 from leanbayes.lab.report.section import Panel, Section
 from leanbayes.lab.report.table import Row, describe
 
-__all__ = ["coverage", "equal_coverage_metric", "ranked", "ranking_line", "sizes"]
+__all__ = ["coverage", "equal_coverage_metric", "ranked", "ranking_line", "risk", "sizes"]
 
-_EQUAL_COVERAGE = ("size_at_90", "width_at_90")
+_EQUAL_COVERAGE = ("size_at_90", "width_at_90", "marked_at_10")
 _MOST_PARTS = 20  # of the classes, groups or sizes of one method that are drawn: those with the lowest coverage
 _LONGEST_NAME = 27  # characters that fit beside a mark
 _QUARTERS = ("narrowest quarter", "second quarter", "third quarter", "widest quarter")
 
 
 def equal_coverage_metric(rows: Sequence[Row]) -> str | None:
-    """Return the column by which methods are ranked: the size of sets, or the width of intervals, at 90 %."""
+    """Return the column by which methods are ranked: the size of sets, intervals or masks that hold 90 %."""
     return next((name for name in _EQUAL_COVERAGE if any(_size(row, name) is not None for row in rows)), None)
 
 
@@ -64,12 +64,12 @@ def sizes(rows: Sequence[Row]) -> Section | None:
     )
 
 
-def coverage(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Section:
+def coverage(names: Sequence[str], classes: Sequence[str], groups: Sequence[str], arrays: Arrays) -> Section:
     """Draw the coverage of each conformal method: of all examples, and by class, group and size."""
     panels = []
     for name in names:
         level = arrays.take(f"{name}/conformal", level=(1,))
-        parts = _parts(name, classes, arrays)
+        parts = _parts(name, classes, groups, arrays)
         if level is None or not parts:
             continue
         labels, shares = [label for label, _, _ in parts], [covered / count for _, covered, count in parts]
@@ -91,11 +91,45 @@ def coverage(names: Sequence[str], classes: Sequence[str], arrays: Arrays) -> Se
     )
 
 
-def _parts(name: str, classes: Sequence[str], arrays: Arrays) -> list[tuple[str, int, int]]:
+def risk(names: Sequence[str], groups: Sequence[str], arrays: Arrays) -> Section:
+    """Draw what the masks of each conformal method lose: over all cases or patients, and by subgroup."""
+    panels = []
+    for name in names:
+        level = arrays.take(f"{name}/conformal", level=(1,))
+        overall = arrays.take(f"{name}/conformal", risk=(2,))
+        by_group = arrays.take(f"{name}/conformal", group_risk=(2,))
+        tables = [table[0] for table in (overall, by_group) if table is not None]
+        if level is None or overall is None or any(t.shape[1] != 4 or not np.isfinite(t).all() for t in tables):
+            continue
+        highest = [] if by_group is None else sorted(by_group[0].tolist(), key=lambda row: -row[1])[:_MOST_PARTS]
+        labels = ["all", *(_shortened(_called("group", int(row[0]), groups)) for row in sorted(highest))]
+        ends = np.array([overall[0][0].tolist(), *sorted(highest)], dtype=np.float64)
+        allowed = float(level[0][0])
+        plot = plots.ranges(labels, ends[:, 2], ends[:, 1], ends[:, 3], "loss", allowed)
+        _, mean, low, high = ends[0]
+        note = f"promised at most {allowed:.3g}; measured {mean:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+        values = "; ".join(f"{label} {row[1]:.3f}" for label, row in zip(labels, ends, strict=True))
+        panels.append(Panel(name, note, plot, f"Loss of the masks of {name}: {values}"))
+    return Section(
+        "risk",
+        "Do masks lose as little as promised?",
+        "Each mark is the mean loss of the masks on the test set, such as the share of the true pixels that they miss, "
+        "over patients where these are known and over cases elsewhere. Its 95 % interval holds for every law of the "
+        "losses. The dashed line is what was promised for the first row; of many subgroups those that lose most are "
+        "drawn.",
+        tuple(panels),
+    )
+
+
+def _called(kind: str, number: int, names: Sequence[str]) -> str:
+    """Return the name of a part; where names are not known, its number."""
+    return names[number] if 0 <= number < len(names) else f"{kind} {number}"
+
+
+def _parts(name: str, classes: Sequence[str], groups: Sequence[str], arrays: Arrays) -> list[tuple[str, int, int]]:
     """Return (label, covered, count) of all examples and of each class, group and size; nothing without the first."""
     is_sets = arrays.take(f"{name}/conformal", **{"class": (2,)}) is not None
-    named = {"all": ["all"], "class": list(classes), "group": [], "size": [] if is_sets else list(_QUARTERS)}
-    words = {"all": "all", "class": "class", "group": "group", "size": "size"}
+    named = {"all": ["all"], "class": list(classes), "group": list(groups), "size": [] if is_sets else list(_QUARTERS)}
     parts: list[tuple[str, int, int]] = []
     for kind, labels in named.items():
         table = arrays.take(f"{name}/conformal", **{kind: (2,)})
@@ -108,8 +142,7 @@ def _parts(name: str, classes: Sequence[str], arrays: Arrays) -> list[tuple[str,
             rows = [row for row in rows if row[0] > 0]
         lowest = sorted(rows, key=lambda row: row[1] / row[2])[:_MOST_PARTS]
         for number, covered, count in sorted(lowest):
-            label = labels[number] if 0 <= number < len(labels) else f"{words[kind]} {number}"
-            parts.append((_shortened(label), covered, count))
+            parts.append((_shortened(_called(kind, number, labels)), covered, count))
     return parts
 
 

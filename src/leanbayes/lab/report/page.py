@@ -31,6 +31,7 @@ _KINDS = {
     "pixels": "segmentation",
     "regression": "regression",
 }
+_OVERALL = ("conformal_coverage/", "conformal_risk/")  # the ends of intervals over all inputs
 _MOST_CLASSES = 12  # a longer list of class names is cut
 
 
@@ -240,7 +241,7 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
     metrics = sorted((name for name in names if name not in costs), key=lambda name: direction(name, results) is None)
     ranking = equal_coverage_metric(rows)
     guarantee = [name for name in names if name.startswith("conformal_")]
-    parts = [name for name in guarantee if "_coverage/" in name and not name.startswith("conformal_coverage/")]
+    parts = [name for name in guarantee if "/" in name and not name.startswith(_OVERALL)]
     details = [name for name in metrics if ("/" in name or "@" in name) and name not in guarantee]
     main = [name for name in metrics if name not in (*details, *guarantee)]
     failed = [{"name": row.method, "error": row.error} for row in rows if row.error]
@@ -253,12 +254,14 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
     if guarantee:
         columns = [*filter(None, (ranking,)), *(name for name in guarantee if name not in parts)]
         words = _guarantee_words(ranking)
-        tables.append(
-            _Table("guarantee", "Sets and intervals with a guarantee", words, *_body(results, ranked(rows), columns))
-        )
+        title = "Masks with a guarantee" if "conformal_risk" in guarantee else "Sets and intervals with a guarantee"
+        tables.append(_Table("guarantee", title, words, *_body(results, ranked(rows), columns)))
     if parts:
-        words = "The coverage of single classes, groups and sizes. A guarantee over all inputs promises none of them."
-        tables.append(_Table("parts", "Coverage in detail", words, *_body(results, rows, parts)))
+        words = (
+            "The coverage, or the risk, of single classes, groups and sizes. A guarantee over all inputs promises none "
+            "of them."
+        )
+        tables.append(_Table("parts", "The guarantee in detail", words, *_body(results, rows, parts)))
     if details:
         words = "Metrics of single data sets, classes and levels of confidence, and of how well doubt detects errors."
         tables.append(_Table("detail", "Quality in detail", words, *_body(results, rows, details)))
@@ -271,6 +274,12 @@ def _tables(results: Mapping[str, Any], rows: Sequence[Row]) -> list[_Table]:
 def _guarantee_words(ranking: str | None) -> str:
     """How to read the table of guarantees, and by which column its rows are ranked."""
     words = "Conformal methods promise how often their answers hold the truth, and the coverage shows what they kept."
+    if ranking == "marked_at_10":
+        words = "Conformal methods promise how much their masks lose at most, and the risk shows what they kept."
+        return (
+            f"Methods are ranked by the first column, {describe(ranking)[0]}: what they must mark to miss equally "
+            f"little. {words}"
+        )
     if ranking is None:
         return words
     return (

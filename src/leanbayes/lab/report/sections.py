@@ -9,7 +9,7 @@ import torch
 from leanbayes.lab.report import plots
 from leanbayes.lab.report.cases import cases
 from leanbayes.lab.report.gallery import examples, overlays
-from leanbayes.lab.report.guarantee import coverage, sizes
+from leanbayes.lab.report.guarantee import coverage, risk, sizes
 from leanbayes.lab.report.read import Arrays, Numbers
 from leanbayes.lab.report.section import LegendEntry, Panel, Section
 from leanbayes.lab.report.showcase import showcase
@@ -28,6 +28,7 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
     names = [row.method for row in rows]
     task = results["task"]
     classes = [str(name) for name in task.get("classes", [])]
+    groups = [str(name) for name in task.get("subgroups", [])]
     candidates = (
         showcase(names, results.get("shown", []), arrays),
         _tradeoff(results, rows),
@@ -38,7 +39,8 @@ def sections(results: Mapping[str, Any], rows: Sequence[Row], arrays: Arrays) ->
         _entropy_of_shifted(names, list(task.get("shifted", {})), arrays),
         _intervals(names, arrays),
         sizes(rows),
-        coverage(names, classes, arrays),
+        coverage(names, classes, groups, arrays),
+        risk(names, groups, arrays),
         _layers(results["methods"]),
         _sigma(names, arrays),
         examples(names, classes, arrays),

@@ -35,6 +35,8 @@ _IMPORTANT = (  # what a narrow terminal shows first
     "rmse",
     "conformal_coverage",
     "conformal_size",
+    "conformal_risk",
+    "conformal_marked",
     "ensemble_equivalent",
     "ece",
 )
@@ -93,7 +95,7 @@ def show(console: Console, record: Result) -> None:
         cells = [row.cells.get(name) for name in names]
         table.add_row(row.method, *("" if cell is None else _text(cell.text, cell.best) for cell in cells))
     console.print(table)
-    if any("conformal_coverage" in row.cells for row in rows):
+    if any({"conformal_coverage", "conformal_risk"} & row.cells.keys() for row in rows):
         print_line(console, "")
         print_line(console, ranking_line(rows))
     for row in rows:

@@ -19,7 +19,7 @@ def _read(path: Path, options: ReadOptions) -> Source:
     if target is None:
         raise InputError(f"say which column of {path} to predict with target=...; its columns are {list(table.names)}")
     texts = table.texts(target)
-    features = tuple(name for name in table.names if name not in (target, options.groups))
+    features = tuple(name for name in table.names if name not in (target, options.groups, options.subgroups))
     if not features:
         raise InputError(f"{path} has no column besides {target!r} to predict it from")
     if kind not in (None, "classes", "regression"):
@@ -32,7 +32,22 @@ def _read(path: Path, options: ReadOptions) -> Source:
     y = np.array(table.numbers(target) if kind == "regression" else class_values)
     x = np.array([table.numbers(name) for name in features]).T
     patients = None if options.groups is None else {"train": table.texts(options.groups)}
-    return from_arrays(path, {"train": (x, y)}, kind, features=features, seed=options.seed, patients=patients)
+    subgroups = None if options.subgroups is None else {"train": table.texts(options.subgroups)}
+    return from_arrays(
+        path,
+        {"train": (x, y)},
+        kind,
+        features=features,
+        seed=options.seed,
+        patients=patients,
+        subgroups=subgroups,
+    )
 
 
-CSV = Reader("csv", "a .csv file", lambda path: path.suffix.lower() == ".csv", _read, takes=("target", "groups"))
+CSV = Reader(
+    "csv",
+    "a .csv file",
+    lambda path: path.suffix.lower() == ".csv",
+    _read,
+    takes=("target", "groups", "subgroups"),
+)

@@ -18,7 +18,7 @@ from leanbayes.lab.data.masks import (
     mask_pairs,
     rated_files,
 )
-from leanbayes.lab.data.patients import PatientOf, patients_from
+from leanbayes.lab.data.patients import PatientOf, patients_from, subgroups_from
 from leanbayes.lab.data.preparation import Preparation, statistics
 from leanbayes.lab.data.rated import rated_sets
 from leanbayes.lab.data.reader import Reader, ReadOptions
@@ -56,7 +56,7 @@ def _with_classes(path: Path, options: ReadOptions) -> Source:
     targets = {name: torch.tensor([label for _, label in pairs]) for name, pairs in sets.items()}
     mean, std = statistics(_one_by_one(inputs["train"]))
     plan = Preparation("classes", mean, std, classes, size=sides, resize=options.size is not None)
-    return source_of(path, inputs, targets, plan, _cases(inputs, path, patient))
+    return source_of(path, inputs, targets, plan, _cases(inputs, path, patient, options))
 
 
 def _with_masks(path: Path, folders: Mapping[str, tuple[Path, Path]], options: ReadOptions) -> Source:
@@ -72,7 +72,7 @@ def _with_masks(path: Path, folders: Mapping[str, tuple[Path, Path]], options: R
     }
     targets = {name: MaskFiles(pairs, sides, options.track) for name, pairs in sets.items()}
     plan = _plan(inputs, targets, sides, options)
-    return source_of(path, inputs, targets, plan, _cases(inputs, path, patient), _remarks(targets))
+    return source_of(path, inputs, targets, plan, _cases(inputs, path, patient, options), _remarks(targets))
 
 
 def _with_raters(path: Path, options: ReadOptions) -> Source:
@@ -90,7 +90,7 @@ def _with_raters(path: Path, options: ReadOptions) -> Source:
     plan = _plan(inputs, masks, sides, options)
     present = {name: files.present for name, files in masks.items()}
     images, targets = rated_sets(inputs, masks, present, options.rating or "random", options.seed)
-    return source_of(path, images, targets, plan, _cases(inputs, path, patient), _remarks(masks))
+    return source_of(path, images, targets, plan, _cases(inputs, path, patient, options), _remarks(masks))
 
 
 def _plan(
@@ -115,8 +115,13 @@ def _name(file: Path, path: Path) -> str:
     return (file.relative_to(path) if file.is_relative_to(path) else Path(file.name)).as_posix()
 
 
-def _cases(inputs: Mapping[str, ImageFiles], path: Path, patient: PatientOf | None) -> dict[str, Cases]:
-    return {name: Cases.of([_name(file, path) for file in files.paths], patient) for name, files in inputs.items()}
+def _cases(
+    inputs: Mapping[str, ImageFiles], path: Path, patient: PatientOf | None, options: ReadOptions
+) -> dict[str, Cases]:
+    subgroup = None if options.subgroups is None else subgroups_from(options.subgroups)
+    return {
+        name: Cases.of([_name(file, path) for file in files.paths], patient, subgroup) for name, files in inputs.items()
+    }
 
 
 def _remarks(masks: Mapping[str, MaskFiles | RatedFiles]) -> list[str]:
@@ -134,5 +139,5 @@ FOLDER = Reader(
     "a folder of images",
     lambda path: path.is_dir() and not has_scans(path),
     _read,
-    takes=("masks", "size", "ignore", "raters", "rating", "groups", "window", "patches"),
+    takes=("masks", "size", "ignore", "raters", "rating", "groups", "subgroups", "window", "patches"),
 )

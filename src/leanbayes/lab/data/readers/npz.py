@@ -1,6 +1,7 @@
 """Arrays in an .npz file: x and y, or x_train, y_train and so on for each set.
 
-An array ``patient`` (or ``patient_train`` and so on) says whose each example is. Masks ``y`` of shape (N, raters, H, W)
+An array ``patient`` (or ``patient_train`` and so on) says whose each example is, and an array ``subgroup`` (or
+``subgroup_train`` and so on) which subgroup it belongs to. Masks ``y`` of shape (N, raters, H, W)
 are those of several raters. Images of four axes are volumes if their masks have their shape, or theirs with raters.
 """
 
@@ -12,7 +13,7 @@ import torch
 
 from leanbayes.errors import InputError
 from leanbayes.lab.data.arrays import Array, array_sets, as_inputs, load_npz
-from leanbayes.lab.data.patients import patients_from
+from leanbayes.lab.data.patients import Patients, patients_from, subgroups_from
 from leanbayes.lab.data.preparation import Preparation, statistics
 from leanbayes.lab.data.rated import rated_sets
 from leanbayes.lab.data.reader import Reader, ReadOptions
@@ -29,19 +30,28 @@ _ROWS_AT_A_TIME = 64
 def _read(path: Path, options: ReadOptions) -> Source:
     arrays = load_npz(path)
     sets = {name: (x, one_axis(y, options.kind)) for name, (x, y) in array_sets(arrays, path).items()}
-    patients = _patients(arrays, sets, path, options.groups)
+    patients = _labels(arrays, sets, path, None if options.groups is None else patients_from(options.groups), "patient")
+    known = None if options.subgroups is None else subgroups_from(options.subgroups)
+    subgroups = _labels(arrays, sets, path, known, "subgroup")
     x, y = sets["train"]
     kind = options.kind or kind_of(y)
     sides = _image_axes(x, y) if kind == "pixels" else 0
     if kind == "pixels" and y.ndim == sides + 2:
-        return _rated(path, sets, sides == 3, patients, options)
+        return _rated(path, sets, sides == 3, (patients, subgroups), options)
     if options.rating is not None:
         raise InputError(
             f"rating={options.rating} is for the masks of several raters, (N, raters, ...), but {path} has y of shape "
             f"{y.shape}; leave it out"
         )
     return from_arrays(
-        path, sets, kind, ignore=options.ignore, seed=options.seed, patients=patients, volumes=sides == 3
+        path,
+        sets,
+        kind,
+        ignore=options.ignore,
+        seed=options.seed,
+        patients=patients,
+        subgroups=subgroups,
+        volumes=sides == 3,
     )
 
 
@@ -57,12 +67,12 @@ def _rated(
     path: Path,
     sets: Mapping[str, tuple[Array, Array]],
     volumes: bool,
-    patients: Mapping[str, list[str]] | None,
+    labels: tuple[Mapping[str, list[str]] | None, Mapping[str, list[str]] | None],
     options: ReadOptions,
 ) -> Source:
     """Make a source of masks (N, raters, ...). A mask of -1 only is that of a rater who has not seen the image."""
     lengths = {name: len(x) for name, (x, _) in sets.items()}
-    rows, cases = divided_rows(lengths, [0] * lengths["train"], options.seed, path, patients)
+    rows, cases = divided_rows(lengths, [0] * lengths["train"], options.seed, path, *labels)
     chosen = {name: [part[rows[name]] for part in sets.get(name, sets["train"])] for name in SPLITS}
     inputs = {name: as_inputs(x, f"the {name} inputs of {path}", volumes) for name, (x, _) in chosen.items()}
     size = tuple(inputs["train"].shape[2:])
@@ -94,27 +104,30 @@ def _rated(
     return source_of(path, images, raters, plan, cases)
 
 
-def _patients(
-    arrays: Mapping[str, Array], sets: Mapping[str, tuple[Array, Array]], path: Path, groups: str | None
+def _labels(
+    arrays: Mapping[str, Array],
+    sets: Mapping[str, tuple[Array, Array]],
+    path: Path,
+    known: Patients | None,
+    word: str,
 ) -> dict[str, list[str]] | None:
-    """Return the patient of each row of each set; None if nothing says so."""
-    if groups is not None:
-        patient_of = patients_from(groups)
+    """Return the patient, or the subgroup, of each row of each set; None if nothing says so."""
+    if known is not None:
         return {
-            name: [patient_of(str(row) if name == "train" else f"{name}/{row}") for row in range(len(x))]
+            name: [known(str(row) if name == "train" else f"{name}/{row}") for row in range(len(x))]
             for name, (x, _) in sets.items()
         }
-    patients = {}
+    labels = {}
     for name, (x, _) in sets.items():
-        words = [*(f"patient_{word}" for word in SPLITS[name]), *(["patient"] if name == "train" else [])]
-        array = next((arrays[word] for word in words if word in arrays), None)
+        keys = [*(f"{word}_{split}" for split in SPLITS[name]), *([word] if name == "train" else [])]
+        array = next((arrays[key] for key in keys if key in arrays), None)
         if array is not None:
             if array.shape != (len(x),):
-                raise InputError(f"{path} has {len(x)} rows in {name}, but patients of shape {array.shape}")
-            patients[name] = [str(value) for value in array.tolist()]
-    if patients and patients.keys() != sets.keys():
-        raise InputError(f"{path} has patients for {sorted(patients)} only; save those of {sorted(sets)}")
-    return patients or None
+                raise InputError(f"{path} has {len(x)} rows in {name}, but {word}s of shape {array.shape}")
+            labels[name] = [str(value) for value in array.tolist()]
+    if labels and labels.keys() != sets.keys():
+        raise InputError(f"{path} has {word}s for {sorted(labels)} only; save those of {sorted(sets)}")
+    return labels or None
 
 
 NPZ = Reader(
@@ -122,5 +135,5 @@ NPZ = Reader(
     "an .npz file",
     lambda path: path.suffix.lower() == ".npz",
     _read,
-    takes=("ignore", "rating", "groups", "window", "patches"),
+    takes=("ignore", "rating", "groups", "subgroups", "window", "patches"),
 )

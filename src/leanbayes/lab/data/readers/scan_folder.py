@@ -10,7 +10,7 @@ from leanbayes.errors import InputError
 from leanbayes.lab.data.folders import class_folders
 from leanbayes.lab.data.images import Size
 from leanbayes.lab.data.masks import empty_masks, label_count, mask_folders
-from leanbayes.lab.data.patients import PatientOf, patients_from, without_suffix
+from leanbayes.lab.data.patients import PatientOf, patients_from, subgroups_from, without_suffix
 from leanbayes.lab.data.preparation import Preparation, statistics
 from leanbayes.lab.data.rated import rated_sets
 from leanbayes.lab.data.reader import Reader, ReadOptions
@@ -81,7 +81,7 @@ def _segmented(path: Path, known: Mapping[str, list[RatedScan]], options: ReadOp
     plan = _plan("pixels", classes, scans, options)
     empty = [scan for files in masks.values() for scan in files.empty]
     remarks = empty_masks(empty, sum(map(len, masks.values())))
-    return source_of(path, inputs, targets, plan, _cases(scans, path, patient), remarks)
+    return source_of(path, inputs, targets, plan, _cases(scans, path, patient, options), remarks)
 
 
 def _classified(path: Path, options: ReadOptions) -> Source:
@@ -92,7 +92,7 @@ def _classified(path: Path, options: ReadOptions) -> Source:
     if options.window is not None:
         raise InputError("window= is for segmentation, but these scans have classes; give spacing= instead")
     plan = _plan("classes", classes, scans, options)
-    return source_of(path, scans, targets, plan, _cases(scans, path, patient))
+    return source_of(path, scans, targets, plan, _cases(scans, path, patient, options))
 
 
 def _scans(paths: Mapping[str, list[Path]], options: ReadOptions) -> dict[str, ScanFiles]:
@@ -162,8 +162,13 @@ def _stem(scan: Path, images: Path) -> str:
     return name.removesuffix(_FIRST_CHANNEL)
 
 
-def _cases(scans: Mapping[str, ScanFiles], path: Path, patient: PatientOf | None) -> dict[str, Cases]:
-    return {name: Cases.of([_name(file, path) for file in files.paths], patient) for name, files in scans.items()}
+def _cases(
+    scans: Mapping[str, ScanFiles], path: Path, patient: PatientOf | None, options: ReadOptions
+) -> dict[str, Cases]:
+    subgroup = None if options.subgroups is None else subgroups_from(options.subgroups)
+    return {
+        name: Cases.of([_name(file, path) for file in files.paths], patient, subgroup) for name, files in scans.items()
+    }
 
 
 def _name(file: Path, path: Path) -> str:
@@ -184,5 +189,5 @@ SCANS = Reader(
     "a folder of scans",
     lambda path: path.is_dir() and has_scans(path),
     _read,
-    takes=("masks", "ignore", "raters", "rating", "groups", "window", "spacing", "patches"),
+    takes=("masks", "ignore", "raters", "rating", "groups", "subgroups", "window", "spacing", "patches"),
 )

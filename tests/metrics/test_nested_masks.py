@@ -5,7 +5,7 @@ import torch
 from scipy import ndimage
 
 import leanbayes as lb
-from leanbayes.conformal.masks import GRID, count_masks, lesions
+from leanbayes.metrics.nested_masks import GRID, count_masks, lesions
 
 
 def test_counts_are_those_of_each_mask() -> None:
