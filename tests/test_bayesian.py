@@ -120,6 +120,24 @@ def test_tied_parameters_are_one_random_tensor(subspace: lb.subspace.Subspace) -
     assert not torch.equal(out, bnn.model(tokens))
 
 
+def test_weights_that_are_tied_after_the_conversion_are_refused() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    bnn = lb.Bayesian(model)
+    model[1].weight = model[0].weight
+    with pytest.raises(lb.errors.InputError, match=r"'1.weight' has random entries and is no parameter .* any more"):
+        bnn(torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("subspace", [lb.everything(), lb.layers("1")])
+def test_two_parameters_in_one_memory_are_refused(subspace: lb.subspace.Subspace) -> None:
+    """Their values are one, so their draws must be. Only one and the same Parameter has one draw."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    with pytest.raises(lb.errors.InputError, match=r"'0.weight' and '1.weight' are two parameters in one place"):
+        lb.Bayesian(model, subspace=subspace)
+    lb.Bayesian(model, subspace=lb.random_k(0.5, eligible=lambda slot: slot.name.endswith("bias")))
+
+
 def test_draws_have_the_posteriors_moments() -> None:
     bnn = lb.Bayesian(
         nn.Linear(4, 3, dtype=torch.float64),

@@ -162,6 +162,7 @@ class Bayesian(nn.Module):
         self.prior: PriorLike = TorchNormal(0.0, 1.0) if prior is None else prior
         selection = (subspace or everything()).select(model)
         _refuse_compiled_code(model, selection)
+        _refuse_shared_memory(model, selection)
         named = resolve_priors(self.prior, [dense_name(name) for name in selection])
         self._priors: dict[str, Prior] = {name: named[dense_name(name)] for name in selection}
         self.coordinates = nn.ModuleDict()
@@ -306,6 +307,12 @@ class Bayesian(nn.Module):
         self._refuse_written("the means cannot be read")
         with self._alone():  # the pass of another thread may have replaced the parameters
             parameters = dict(self.model.named_parameters())
+        gone = [name for name, _ in self.parts() if name not in parameters]
+        if gone:
+            raise InputError(
+                f"{gone[0]!r} has random entries and is no parameter of the model any more; tie, prune or parametrize "
+                "weights before you convert the model, and convert a changed model anew"
+            )
         return {
             name: RandomWeight(name, parameters[name], parts.index, None, self.posterior, parts.rho)
             for name, parts in self.parts()
@@ -637,6 +644,20 @@ def _refuse_compiled_code(model: nn.Module, selection: Iterable[str]) -> None:
             raise InputError(
                 f"{name!r} belongs to a part that is traced or scripted by torch.jit, which fixes its weights in "
                 "compiled code; convert the module that it was made of, or leave that part out of the subspace"
+            )
+
+
+def _refuse_shared_memory(model: nn.Module, selection: Iterable[str]) -> None:
+    """Raise if two parameters, one of them random, lie in one place of the memory, where one draw belongs to both."""
+    random, names = set(selection), dict[tuple[torch.device, int], str]()
+    for name, parameter in model.named_parameters():
+        if type(parameter) is not nn.Parameter or parameter.layout is not torch.strided or parameter.is_meta:
+            continue
+        place = parameter.device, parameter.data_ptr()
+        if parameter.numel() and place[1] and names.setdefault(place, name) != name and random & {name, names[place]}:
+            raise InputError(
+                f"{names[place]!r} and {name!r} are two parameters in one place of the memory, so their draws would "
+                "differ although their values cannot; to tie weights, give the same Parameter to both modules"
             )
 
 

@@ -1,6 +1,7 @@
 """Checkpoints: how many stay, what they hold, and what is refused."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import leanbayes as lb
 from leanbayes import _files
 from leanbayes._files import read_tensors, write_tensors
+from leanbayes.train import batches
 from leanbayes.train.checkpoint import Checkpoints, Training, module_state
 
 BATCHES = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))] * 3
@@ -31,6 +34,45 @@ def test_the_newest_stay(tmp_path: Path, every: int | None, keep: int, steps: li
     train(tmp_path, checkpoint=lb.Checkpointing(tmp_path, every, keep))
     files = Checkpoints(tmp_path, keep).files()
     assert [int(path.stem.removeprefix("step-")) for path in files] == steps
+
+
+def loader(change: float = 0.0, part: Sequence[int] | None = None) -> DataLoader[Any]:
+    """The batches as a loader whose last example, or the choice of examples, may differ."""
+    x, y = (torch.cat(tensors) for tensors in zip(*BATCHES, strict=True))
+    x[-1] += change
+    data = TensorDataset(x, y)
+    return DataLoader(data if part is None else Subset(data, part), batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (BATCHES, [*BATCHES[:-1], (BATCHES[-1][0] + 1e-3, BATCHES[-1][1])]),
+        (loader(), loader(1e-3)),
+        (loader(part=range(10)), loader(part=[*range(9), 11])),
+    ],
+    ids=["list", "loader", "subset"],
+)
+def test_data_in_memory_that_differ_after_the_first_batch_make_another_training(
+    tmp_path: Path, first: Any, second: Any
+) -> None:
+    def fit(data: Any) -> None:
+        torch.manual_seed(2)
+        lb.fit(lb.Bayesian(nn.Linear(3, 2)), data, likelihood=lb.Categorical(), epochs=2, checkpoint=tmp_path)
+
+    fit(first)
+    fit(first)
+    with pytest.raises(lb.errors.OtherTraining, match=r"holds a training with {'data\.numbers'"):
+        fit(second)
+
+
+def test_of_large_data_evenly_spaced_examples_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_MOST_BYTES", 64)
+    data = torch.zeros(32, 1)  # 128 bytes, so that every second example counts
+    others = [data.clone().index_fill_(0, torch.tensor(place), 1.0) for place in (4, 5)]
+    sums = [batches._checksum_of_tensors(TensorDataset(values)) for values in (data, *others)]
+    assert sums[0] != sums[1]
+    assert sums[0] == sums[2]
 
 
 def other_batches() -> list[tuple[torch.Tensor, torch.Tensor]]:

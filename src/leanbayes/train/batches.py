@@ -53,6 +53,7 @@ __all__ = [
     "stream",
 ]
 
+_MOST_BYTES = 2**30  # of a data set in memory that are read for its checksum, at about 1 GB a second
 _QUIET_SAMPLERS = (BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 _NEW: dict[type, Callable[[int], Any]] = {
     torch.Generator: lambda seed: torch.Generator().manual_seed(seed),
@@ -295,7 +296,10 @@ def refuse_unrepeatable(loader: Iterable[Any]) -> None:
 
 
 def describe_data(loader: Iterable[Any], seed: int, what: str) -> dict[str, Any]:
-    """Describe batches by their number, their samplers and the first batch, which is read for this purpose."""
+    """Describe batches by their number, their samplers and the first batch, which is read for this purpose.
+
+    Of data that lie in memory, all numbers count. Others, such as images in files, would have to be read as a whole.
+    """
     description: dict[str, Any] = {"batches": _length(loader)}
     if isinstance(loader, DataLoader):
         description |= {
@@ -304,12 +308,30 @@ def describe_data(loader: Iterable[Any], seed: int, what: str) -> dict[str, Any]
             "workers": loader.num_workers,  # each of them draws its own augmentations
             "sampler": described(loader.sampler),
             "batch_sampler": None if loader.batch_size is not None else described(loader.batch_sampler),
+            "numbers": _checksum_of_tensors(loader.dataset),
         }
+    elif isinstance(loader, list | tuple):
+        description["numbers"] = checksum(" ".join(batch_checksum(batch)["checksum"] for batch in loader).encode())
     with closing(stream(loader, loader, seed, 0)) as source:
         first = next(source, None)
     if first is None:
         raise InputError(f"the {what} is empty; give at least one batch")
     return description | {"first batch": batch_checksum(first)}
+
+
+def _checksum_of_tensors(data: Any) -> str | None:
+    """Return a checksum of a data set that consists of tensors, or of a subset of one; None for other data sets.
+
+    Of more than `_MOST_BYTES`, evenly spaced examples count.
+    """
+    if isinstance(data, Subset):
+        inner = _checksum_of_tensors(data.dataset)
+        return None if inner is None else checksum(f"{inner} {list(data.indices)}".encode())
+    if type(data) is not TensorDataset:
+        return None
+    size = sum(values.numel() * values.element_size() for values in data.tensors)
+    stride = max(1, -(-size // _MOST_BYTES))
+    return checksum(" ".join(tensor_checksum(values[::stride]) for values in data.tensors).encode())
 
 
 def batch_checksum(batch: Any) -> dict[str, Any]:
