@@ -49,7 +49,6 @@ class Reviewer:
             prediction: its prediction, at its own size.
             row: its row of ``predictions.csv``.
         """
-        assert case.image is not None  # every case of a segmentation has one
         labels = _array(prediction.mean[0].argmax(0))
         doubts = {name: float(row[name]) for name in _DOUBTS if row.get(name)}
         facts = [(title, f"{doubts[name]:.3g}") for name, title in _DOUBTS.items() if name in doubts]
