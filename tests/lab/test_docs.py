@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leanbayes.lab.cli import main
-from leanbayes.lab.data.sets import lidc
+from leanbayes.lab.data import lidc_files
 from leanbayes.lab.data.sets.volumes import write_volumes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "medical.md"
@@ -45,7 +45,7 @@ def test_from_generated_scans_to_a_review_page(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     make, *commands = lines_of("From files to a review page")[0]
     assert make == ["python", "-m", "leanbayes.lab.data.sets.volumes", "scans"]
-    write_volumes(Path("scans"), patients=6, size=16)
+    write_volumes(Path("scans"), patients=4, size=16)
     run_block(commands)
     names = {file.name for file in Path("scans/images").iterdir()}
     assert {case["name"] for case in cases_of(Path("maps/review.html"))} == names
@@ -58,21 +58,21 @@ def test_from_lidc_to_a_review_page_and_a_comparison(tmp_path: Path, monkeypatch
     """On a file of the layout of LIDC with random nodules."""
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
-    images = random.integers(0, 90, (16, 64, 64), dtype=np.uint8)
-    masks = np.zeros((16, 4, 64, 64), np.uint8)
-    for number in range(16):
-        y, x = random.integers(20, 40, 2)
+    images = random.integers(0, 90, (10, 48, 48), dtype=np.uint8)
+    masks = np.zeros((10, 4, 48, 48), np.uint8)
+    for number in range(10):
+        y, x = random.integers(10, 30, 2)
         images[number, y : y + 8, x : x + 8] += 120
         for rater in range(4 if number % 3 else 3):
             masks[number, rater, y : y + 8 - rater, x : x + 8] = 1
     Path("data/LIDC").mkdir(parents=True)
-    patients = np.array([f"{number}" for number in range(16)])
+    patients = np.array([f"{number}" for number in range(10)])
     np.savez("data/LIDC/lidc_128x128_4raters.npz", images=images, masks=np.packbits(masks, axis=3), patient=patients)
     make, *commands = lines_of("From files to a review page")[1]
-    assert make[:3] == ["python", "-m", "leanbayes.lab.data.sets.lidc"]
-    assert lidc.main(make[3:]) == 0
+    assert make[:3] == ["python", "-m", "leanbayes.lab.data.lidc_files"]
+    assert lidc_files.main(make[3:]) == 0
     run_block(commands)
-    assert len(cases_of(Path("lidc-maps/review.html"))) == 16
+    assert len(cases_of(Path("lidc-maps/review.html"))) == 10
     page = Path("lidc-compare/report.html").read_text()
     assert "Worst case: P" in page
     assert "other raters" in page

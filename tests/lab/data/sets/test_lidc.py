@@ -3,11 +3,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from leanbayes.errors import FileError
 from leanbayes.lab.data import data_dir, from_raters, lidc, load_data
-from leanbayes.lab.data.sets.lidc import main, write_lidc
 
 N, RATERS, SIDE = 200, 3, 12
 
@@ -43,34 +41,6 @@ def test_lidc_file_packed_or_not(tmp_path: Path, pack: bool) -> None:
     assert numbers(source.test) == numbers(same.test)
     assert torch.equal(source.test.targets.by_rater(), same.test.targets.by_rater())
     assert source.preparation.classes == ("background", "nodule")
-
-
-def lidc_file(folder: Path) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    images, masks, patients = rated()
-    (folder / "LIDC").mkdir()
-    kept = np.packbits(np.asarray(masks), axis=3)
-    np.savez(folder / "LIDC" / "lidc_128x128_4raters.npz", images=images, masks=kept, patient=np.array(patients))
-    return images, masks, patients
-
-
-def test_lidc_as_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The slice that the raters marked most, of each patient; masks of all raters, also of those who marked nothing."""
-    images, masks, patients = lidc_file(tmp_path)
-    folders = write_lidc(tmp_path, tmp_path / "files", slices=2, side=10)
-    assert [folder.name for folder in folders] == ["images", "rater1", "rater2", "rater3"]
-    names = sorted(file.name for file in folders[0].iterdir())
-    for folder in folders:
-        assert sorted(file.name for file in folder.iterdir()) == names
-    assert len(names) == sum(min(2, patients.count(patient)) for patient in set(patients))
-    for name in names:
-        row = int(name.removesuffix(".png").split("_")[1])
-        assert name.startswith(f"P{patients[row]}_")
-        assert (np.asarray(Image.open(folders[0] / name)) == np.asarray(images[row, 1:11, 1:11])).all()
-        for rater, folder in enumerate(folders[1:]):
-            assert (np.asarray(Image.open(folder / name)) == 255 * np.asarray(masks[row, rater, 1:11, 1:11])).all()
-    assert main([str(tmp_path)]) == 2
-    assert main([str(tmp_path / "nothing"), str(tmp_path / "x")]) == 2
-    assert "cancerimagingarchive" in capsys.readouterr().err
 
 
 def test_lidc_that_is_foreign_or_missing(tmp_path: Path) -> None:
