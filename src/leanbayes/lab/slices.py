@@ -127,9 +127,11 @@ def shades(image: Values) -> NDArray[np.float64]:
         return np.zeros(values.shape)
     slack = 1e-4
     if -slack <= known.min() and known.max() <= 1 + slack and np.ptp(known) > 0.1:
-        return np.clip(values, 0, 1)
+        inside: NDArray[np.float64] = np.clip(values, 0, 1)
+        return inside
     low, high = np.percentile(known, [_DARKEST, _BRIGHTEST])
     if not high > low:
         low, high = float(known.min()), float(known.max())
     scale = high - low if high > low else math.inf
-    return np.clip(np.nan_to_num((values - low) / scale), 0, 1)
+    spread: NDArray[np.float64] = np.clip(np.nan_to_num((values - low) / scale), 0, 1)
+    return spread

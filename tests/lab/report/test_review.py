@@ -70,7 +70,7 @@ def test_pictures_of_many_cases_lie_beside_the_page(tmp_path: Path, monkeypatch:
     (tmp_path / "review" / "notes.txt").write_text("mine")
     photographs_page(tmp_path)  # another run with fewer cases leaves nothing of the first one behind
     assert sorted(path.name for path in (tmp_path / "review").iterdir()) == sorted(
-        [f"000{number}_{kind}.webp" for number in range(2) for kind in ("epistemic", "image", "total")] + ["notes.txt"]
+        [f"{number:04}_{kind}.webp" for number in range(2) for kind in ("epistemic", "image", "total")] + ["notes.txt"]
     )
 
 

@@ -82,11 +82,11 @@ def write_map(folder: Path, name: str, prediction: Prediction, case: NewCase) ->
         _write(folder / f"{name}_classes.png", classes)
         for kind, values in maps.items():
             _write(folder / f"{name}_{kind}.png", (values * (255 / most)).round().clamp(0, 255))
-    assert case.image is not None  # every case of a segmentation has one
     view = View.of(tuple(classes.shape), None if case.geometry is None else case.geometry.spacing)
-    image, labels, total = (view.slices(_array(part, np.float32)) for part in (case.image, classes, maps["total"]))
+    image = view.slices(np.asarray(case.image.detach().to("cpu")))
+    labels, total = view.slices(_array(classes, np.int64)), view.slices(_array(maps["total"], np.float32))
     at = largest_slice(labels, total)
-    write_bytes(folder / f"{name}_overlay.png", overlay_png(image[:, at], labels[at].astype(np.int64), total[at], most))
+    write_bytes(folder / f"{name}_overlay.png", overlay_png(image[:, at], labels[at], total[at], most))
 
 
 def write_segments(

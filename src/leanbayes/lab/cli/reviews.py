@@ -49,13 +49,12 @@ class Reviewer:
             prediction: its prediction, at its own size.
             row: its row of ``predictions.csv``.
         """
-        assert case.image is not None  # every case of a segmentation has one
         labels = _array(prediction.mean[0].argmax(0))
         doubts = {name: float(row[name]) for name in _DOUBTS if row.get(name)}
-        facts = [(title, row[name]) for name, title in _DOUBTS.items() if row.get(name)]
+        facts = [(title, f"{doubts[name]:.3g}") for name, title in _DOUBTS.items() if name in doubts]
         for name in self.plan.classes[1:]:
             volume, share = row.get(f"volume_ml({name})"), row[f"share({name})"]
-            facts.append((f"{name} (ml)", volume) if volume else (f"{name} (share)", share))
+            facts.append((f"{name} (ml)", volume) if volume else (f"{name} (share)", f"{float(share):.1%}"))
         facts.append(("Draws", row["draws"]))
         masks = {} if self.control is None else self.control.masks_of(prediction)
         self.page.add(

@@ -150,6 +150,8 @@ def _layers(predictor: nn.Module) -> list[dict[str, Any]]:
 
 def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, Any]) -> dict[str, Any]:
     target = torch.as_tensor(split_batch(task.test[0])[1])
+    kind = task.likelihood.kind(target[None])
+    shown = shown_cases(task) if kind == "pixels" else {}
     return {
         "kind": "comparison",
         "format": FORMAT,
@@ -158,7 +160,7 @@ def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, An
         **surroundings(),
         "task": {
             "name": task.name,
-            "kind": task.likelihood.kind(target[None]),
+            "kind": kind,
             "classes": list(task.classes),
             **{name: length(getattr(task, name)) for name in ("train", "validation", "test")},
             "shifted": {name: length(data) for name, data in task.shifted.items()},
@@ -166,7 +168,7 @@ def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, An
             **_patients(task),
             **_subgroups(task),
         },
-        "shown": [{"case": case, "name": name} for case, name in shown_cases(task).items()],
+        "shown": [{"case": case, "name": name} for case, name in shown.items()],
         "about": dict(about),
         "budget": asdict(protocol.budget),
         "samples": protocol.samples,

@@ -1,6 +1,8 @@
 """New images or scans for a trained model, which are read when they are needed, and the way back to their own size."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +30,20 @@ class NewCase:
         x: the input as the model takes it.
         size: the size of the image or scan itself, in RAS for scans; None for other data.
         geometry: where the voxels of a scan lie; None for pictures and arrays.
-        image: for segmentation, the image or scan itself, (channels, *size), which a person looks at; None otherwise.
+        read: for segmentation, a function that returns the image or scan itself, (channels, *size), which a person
+            looks at. The images of a batch may be large, so each is read when it is needed.
     """
 
     name: str
     x: Tensor
     size: Size | None = None
     geometry: Geometry | None = None
-    image: Tensor | None = None
+    read: Callable[[], Tensor] | None = None
+
+    @property
+    def image(self) -> Tensor:
+        """The image or scan itself, or what the model takes if there is nothing else."""
+        return self.x if self.read is None else self.read()
 
     def restored(self, prediction: Prediction, row: int) -> Prediction:
         """Return one row of a batch of predictions at the size of the image itself.
@@ -108,12 +116,11 @@ class NewCases:
         _, x = self.rows[index]
         if self.plan.size is not None and self.only.suffix.lower() != ".npz":
             return self._picture(name, x, self.only)
-        return NewCase(name, x, image=self.plan.original(x) if self.plan.kind == "pixels" else None)
+        return NewCase(name, x, read=partial(self.plan.original, x))
 
     def _picture(self, name: str, x: Tensor, file: Path) -> NewCase:
         """A model may see a picture at another size, but a person looks at the picture itself."""
-        image = read_image(file, len(self.plan.mean)) if self.plan.kind == "pixels" else None
-        return NewCase(name, x, image_size(file), image=image)
+        return NewCase(name, x, image_size(file), read=partial(read_image, file, len(self.plan.mean)))
 
     def _scan(self, name: str, file: Path) -> NewCase:
         plan, scan = self.plan, read_scan(file)
@@ -138,7 +145,7 @@ class NewCases:
                 f"scan {file} has {'x'.join(map(str, size))} voxels, but the model takes "
                 f"{'x'.join(map(str, plan.size or ()))}; train it with window=..., so that it takes scans of any size"
             )
-        return NewCase(name, plan.standardise(as_input(scan, size, flat)), shape, geometry, scan.values)
+        return NewCase(name, plan.standardise(as_input(scan, size, flat)), shape, geometry, lambda: scan.values)
 
 
 def _mm(spacing: object) -> str:

@@ -26,7 +26,7 @@ def outline(mask: NDArray[np.bool_], longest: int = _LONGEST) -> str:
         step *= 2
         wide = np.pad(mask, [(0, -side % step) for side in mask.shape])
         rows, columns = (side // step for side in wide.shape)
-        blocks = wide.reshape(rows, step, columns, step).any((1, 3))
+        blocks = np.asarray(wide.reshape(rows, step, columns, step).any((1, 3)))
 
 
 def _strokes(mask: NDArray[np.bool_], step: int, letter: str) -> list[str]:

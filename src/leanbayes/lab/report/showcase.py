@@ -19,6 +19,7 @@ PREDICTED, TRUE, RATER = "#ff9f1c", "#2ec4f1", "#ffffff"  # bright lines, which 
 _SURPRISING = 2  # cases that are shown because a method was sure of them and wrong
 _PICTURES = ("image", "truth", "predicted", "total", "epistemic")
 _FACTS = 5
+_LONGEST = 4000  # characters of an outline: a page has many of them
 
 
 @dataclass(frozen=True)
@@ -164,4 +165,4 @@ def _portrait(case: str, method: str, view: _Shown, highest: Mapping[str, float]
 
 def _outlines(labels: Values) -> str:
     """One path around each class of the foreground."""
-    return "".join(outline(labels == label) for label in np.unique(labels) if label > 0)
+    return "".join(outline(labels == label, _LONGEST) for label in np.unique(labels) if label > 0)

@@ -11,7 +11,7 @@ from leanbayes.lab.data.named import DataSet, Origin
 from leanbayes.lab.data.rated import from_raters
 from leanbayes.lab.data.source import Source
 
-__all__ = ["lidc"]
+__all__ = ["lidc", "read_lidc"]
 
 _FILE = "lidc_128x128_4raters.npz"
 _ORIGIN = Origin("LIDC-IDRI", "https://www.cancerimagingarchive.net/collection/lidc-idri (as one .npz, see lidc)")
@@ -29,6 +29,20 @@ def lidc(folder: Path | str | None = None, seed: int = 0, *, fold: int = 0) -> S
         seed: decides which patients are in which fold.
         fold: which of four folds is the test set (Abboud et al. 2024, section 3.1).
     """
+    path, images, masks, patients = read_lidc(folder)
+    return from_raters(
+        path,
+        torch.from_numpy(images),
+        torch.from_numpy(masks),
+        patients.tolist(),
+        ("background", "nodule"),
+        seed=seed,
+        fold=fold,
+    )
+
+
+def read_lidc(folder: Path | str | None) -> tuple[Path, Array, Array, Array]:
+    """Return the path of the file, its images, its masks (N, raters, H, W) and the patient of each image."""
     path = _ORIGIN.find(folder, f"LIDC/{_FILE}", _FILE)
     arrays = load_npz(path)
     if not {"images", "masks", "patient"} <= arrays.keys():
@@ -39,15 +53,7 @@ def lidc(folder: Path | str | None = None, seed: int = 0, *, fold: int = 0) -> S
             f"{path} should hold bytes, images (N, H, W) and masks (N, raters, H, W), "
             f"got {images.dtype} {images.shape} and {masks.dtype} {masks.shape}"
         )
-    return from_raters(
-        path,
-        torch.from_numpy(images),
-        torch.from_numpy(_unpacked(masks, images.shape[2])),
-        patients.tolist(),
-        ("background", "nodule"),
-        seed=seed,
-        fold=fold,
-    )
+    return path, images, _unpacked(masks, images.shape[2]), patients
 
 
 def _unpacked(masks: Array, width: int) -> Array:
