@@ -9,7 +9,8 @@ way from files to maps runs from the shell:
         --groups lidc/patients.csv --recipe partial --dice 0.5 --epochs 10 --out run
     leanbayes predict run/model.lb lidc/images --out maps
 
-A radiologist who has marked nothing in a patch has seen it all the same: the mask is empty, not missing.
+``--patients 120 --each 4 --crop 48`` unpacks fewer and smaller patches, which train in minutes. A radiologist who has
+marked nothing in a patch has seen it all the same: the mask is empty, not missing.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 
-def unpack(file: Path, out: Path, patients: int | None = None, each: int | None = None) -> int:
+def unpack(file: Path, out: Path, patients: int | None = None, each: int | None = None, crop: int | None = None) -> int:
     """Write the patches of an .npz file as PNG files; return how many there are.
 
     Args:
@@ -28,11 +29,15 @@ def unpack(file: Path, out: Path, patients: int | None = None, each: int | None 
         out: the folder that receives ``images``, ``rater1`` and so on, and ``patients.csv``.
         patients: how many patients there are; None takes all.
         each: how many patches of each patient are written at most, evenly from all of them; None writes all.
+        crop: the sides of the middle of each patch, where the nodule is; None writes whole patches.
     """
     with np.load(file, allow_pickle=False) as arrays:
         images, masks, whose = arrays["images"], arrays["masks"], arrays["patient"].astype(str)
     if masks.shape[3] != images.shape[2]:
         masks = np.unpackbits(masks, axis=3, count=images.shape[2])
+    if crop is not None:
+        top, left = ((side - crop) // 2 for side in images.shape[1:])
+        images, masks = (a[..., top : top + crop, left : left + crop] for a in (images, masks))
     rows: list[int] = []
     for patient in np.unique(whose)[:patients]:
         of_patient = np.flatnonzero(whose == patient)
@@ -59,8 +64,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("lidc"), help="the folder that receives the files")
     parser.add_argument("--patients", type=int, help="how many patients there are; by default all")
     parser.add_argument("--each", type=int, help="how many patches of each patient are written at most")
+    parser.add_argument("--crop", type=int, help="the sides of the middle of each patch; by default the whole patch")
     options = parser.parse_args()
-    count = unpack(options.data_dir / "LIDC" / "lidc_128x128_4raters.npz", options.out, options.patients, options.each)
+    file = options.data_dir / "LIDC" / "lidc_128x128_4raters.npz"
+    count = unpack(file, options.out, options.patients, options.each, options.crop)
     print(f"{count} patches in {options.out}")
 
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from leanbayes.lab.compare.doubt import DOUBTS, chosen_doubt, doubt_scores, edge_width
+from leanbayes.lab.compare.doubt import DOUBTS, chosen_doubt, doubt_scores, edge_width, quality_of
 from leanbayes.metrics.boundary import edge_band
 
 
@@ -65,6 +65,14 @@ def test_too_few_or_equal_cases_choose_nothing() -> None:
     del missing[3]["edge_total"]
     assert (chosen_doubt(missing) or {})["name"] == "total"
     assert chosen_doubt([]) is None
+
+
+def test_with_several_raters_the_mean_dice_with_each_is_ranked() -> None:
+    """The Dice with one random rater is a lottery: here it says the opposite of the mean over raters."""
+    rated = [{"dice": n / 20, "dice_of_raters": 1 - n / 20, "total": float(n)} for n in range(20)]
+    assert quality_of(rated[3]) == 1 - 3 / 20
+    assert quality_of({"dice": 0.25}) == 0.25
+    assert (chosen_doubt(rated) or {})["rank_correlation"] == pytest.approx(-1)
 
 
 def test_every_score_has_words() -> None:

@@ -74,6 +74,7 @@ def test_pixels_that_do_not_count_and_raters() -> None:
     scores = Segmentations(2, None, 255).scores(predicted, total, truth, raters, raters)
     assert scores["dice"] == 1
     assert scores["rater_dice"] == pytest.approx(2 / 3)
+    assert scores["dice_of_raters"] == pytest.approx((1 + 2 / 3) / 2)
     assert scores["ged"] == pytest.approx(0, abs=1e-6)
     assert scores["entropy_correlation"] == pytest.approx(1)
     assert scores["raters"] == 2

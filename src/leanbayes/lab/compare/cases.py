@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.evaluation.run import PredictedBatch
-from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores
+from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores, quality_of
 from leanbayes.lab.compare.nlls import nll_of_inputs
 from leanbayes.lab.compare.segmentations import Segmentations
 from leanbayes.lab.data.rated import Raters
@@ -134,10 +134,10 @@ class CaseScores:
         """Return what the page draws of segmentations: the Dice of each case, and the doubt about it."""
         if not self.rows or "dice" not in self.rows[0]:
             return {}
-        names = ("dice", *DOUBTS)
         arrays = {
-            f"case/{name}": torch.tensor([row[name] for row in self.rows]) for name in names if name in self.rows[0]
+            f"case/{name}": torch.tensor([row[name] for row in self.rows]) for name in DOUBTS if name in self.rows[0]
         }
+        arrays["case/dice"] = torch.tensor([quality_of(row) for row in self.rows])
         doubt = next(f"case/{name}" for name in self._preferred() if f"case/{name}" in arrays)
         return arrays | {"case/doubt": arrays[doubt].clone()}
 
@@ -145,7 +145,7 @@ class CaseScores:
         """Return for each score of doubt how it ranks the Dice of cases, and what referring the least sure gains."""
         found: dict[str, Any] = {}
         for name in DOUBTS:
-            pairs = np.array([(row["dice"], row[name]) for row in self.rows if "dice" in row and name in row])
+            pairs = np.array([(quality_of(row), row[name]) for row in self.rows if "dice" in row and name in row])
             if len(pairs) < _FEWEST or (np.ptp(pairs, axis=0) == 0).any():
                 continue
             quality, doubt = pairs.T
@@ -210,7 +210,8 @@ def case_sentences(summary: Mapping[str, Any]) -> list[str]:
         how = "which is the usual one, because there are too few validation cases to choose"
         if used["chosen_on"] is not None:
             how = f"which ranked the {used['chosen_on']['cases']} validation cases best"
-        sentences.append(f"Doubt is {DOUBTS[used['name']]}, {how}.")
+        raters = " Dice is the mean over all raters of a case here." if "dice_of_raters" in means else ""
+        sentences.append(f"Doubt is {DOUBTS[used['name']]}, {how}.{raters}")
     return sentences
 
 

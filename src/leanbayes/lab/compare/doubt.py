@@ -15,7 +15,7 @@ from torch import Tensor
 from leanbayes.lab.statistics import spearman
 from leanbayes.metrics.boundary import edge_band
 
-__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width"]
+__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "quality_of"]
 
 Row = Mapping[str, Any]
 
@@ -71,6 +71,14 @@ def doubt_scores(
     return scores
 
 
+def quality_of(row: Row) -> float:
+    """Return how good the segmentation of a case is: its Dice or, with several raters, the mean of its Dice with each.
+
+    The Dice with one random rater is a lottery where raters disagree, which no score of doubt can foretell.
+    """
+    return float(row.get("dice_of_raters", row["dice"]))
+
+
 def chosen_doubt(rows: Sequence[Row]) -> dict[str, Any] | None:
     """Return the score of doubt that ranks the Dice of these validation cases best; None if they are too few.
 
@@ -82,7 +90,7 @@ def chosen_doubt(rows: Sequence[Row]) -> dict[str, Any] | None:
     """
     ranks = {}
     for name in DOUBTS:
-        pairs = np.array([(row["dice"], row[name]) for row in rows if "dice" in row and name in row])
+        pairs = np.array([(quality_of(row), row[name]) for row in rows if "dice" in row and name in row])
         if len(pairs) == len(rows) >= _FEWEST and np.isfinite(pairs).all() and (np.ptp(pairs, axis=0) > 0).all():
             ranks[name] = spearman(pairs[:, 1], pairs[:, 0]).rho
     if not ranks:

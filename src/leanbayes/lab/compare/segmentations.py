@@ -72,7 +72,7 @@ class Segmentations:
             scores |= {"volume_low": low, "volume_high": high}
             scores["draw_disagreement"] = 1 - pairwise_dice(drawn, self.classes)
         if raters is not None and len(raters) > 1:
-            scores |= self._rated(total, draws, raters.long().to(total.device))
+            scores |= self._rated(predicted, total, draws, raters.long().to(total.device))
         return scores
 
     @property
@@ -90,9 +90,10 @@ class Segmentations:
         width = edge_width(self.spacing)
         return boundary_bins(probabilities[None], truth[None], width, self.spacing, ignore_index=self.ignore)
 
-    def _rated(self, total: Tensor, draws: Tensor | None, raters: Tensor) -> dict[str, float]:
+    def _rated(self, predicted: Tensor, total: Tensor, draws: Tensor | None, raters: Tensor) -> dict[str, float]:
         scores = {
             "raters": float(len(raters)),
+            "dice_of_raters": float(dice_of_masks(predicted.expand_as(raters), raters, self.classes).mean()),
             "rater_dice": pairwise_dice(raters, self.classes),
             "entropy_correlation": float(rater_agreement(total[None], raters[:, None], self.classes)),
         }

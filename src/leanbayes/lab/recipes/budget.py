@@ -19,7 +19,7 @@ __all__ = ["USUAL_BATCH", "Budget"]
 USUAL_BATCH = 64
 """How many examples a batch holds if nothing speaks against it."""
 
-_PIXELS = 2**19  # of a batch of segmentations; a small U-Net keeps about 1 KB a pixel until the backward pass
+_PIXELS = 2**18  # of a batch of segmentations; a small U-Net keeps 1 to 2 KB a pixel until the backward pass
 _PIXELS_OF_CLASSES = 2**21  # networks that return one answer for an image shrink it at once
 
 
@@ -30,8 +30,8 @@ class Budget:
     epochs: int = option(40, "How many epochs one network is trained for, over all stages of its method.")
     batch_size: int | None = option(
         None,
-        "How many examples a batch holds. By default it is 64, or fewer if images are large: at most 524,288 pixels "
-        "for segmentation and 2,097,152 for classes, so that training needs about 1 GB.",
+        "How many examples a batch holds. By default it is 64, or fewer if images are large: at most 262,144 pixels "
+        "for segmentation and 2,097,152 for classes, so that training needs less than 2 GB.",
     )
     optimizer: str = option("adam", "The optimizer: adam, adamw or sgd.")
     lr: float = option(2e-3, "The learning rate of the weights.")
