@@ -8,8 +8,8 @@ says for each class how often it lay within them, with the exact p-value of that
 
     python benchmarks/conformal.py --data-dir DIRECTORY [--only digits breastmnist fashion-mnist lidc]
 
-`lidc` is the part of risk control. The parts that are measured replace those of the file of results, and the others
-stay. A program that was stopped goes on where it was. `conformal_sizes.py` compares the sizes of methods.
+`lidc` is the part of risk control. Each part writes docs/results/conformal_<part>.json. What is trained is stored, so
+that a program that was stopped goes on where it was. `conformal_sizes.py` compares the sizes of methods.
 """
 
 import argparse
@@ -197,7 +197,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data-dir", type=Path, default=Path(os.environ.get("LEANBAYES_DATA", "data")))
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "conformal_sizes", help="where predictions lie")
-    parser.add_argument("--out", type=Path, default=RESULTS / "conformal.json")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     parser.add_argument("--only", nargs="+", default=["digits", "breastmnist", "fashion-mnist", "lidc"])
     parser.add_argument("--splits", type=int, default=100)
     parser.add_argument("--risk-splits", type=int, default=50)
@@ -206,11 +206,10 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     about = {"level": LEVEL, "rates": RATES, "splits": options.splits, "risk_splits": options.risk_splits}
     about |= {"lidc": options.lidc}
-    results = json.loads(options.out.read_text())["results"] if options.out.exists() else {}
     for name in options.only:
-        results = {key: value for key, value in results.items() if not key.startswith(f"{name},")}
+        results: dict[str, Any] = {}
         if name == "lidc":
-            results |= measure_lidc(options)
+            results = measure_lidc(options)
         else:
             log_p, y = Trainer(name, options.data_dir, options.work).pool("deterministic", RATES[name], 0).test
             for per in (None, "class"):
@@ -219,7 +218,7 @@ def main() -> None:
                     results[f"{name}, {score}, per {per}"] = found
                     short = f"coverage {found['coverage']['mean']:.4f}, size {found['size']['mean']:.3f}"
                     print(f"{name} {score} {per}: {short} {json.dumps(found.get('all', {}))}", flush=True)
-        write(options.out, results, about)
+        write(options.out / f"conformal_{name}.json", results, about)
 
 
 def measure_lidc(options: argparse.Namespace) -> dict[str, Any]:

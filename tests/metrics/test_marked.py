@@ -23,7 +23,9 @@ def by_hand(p: torch.Tensor, truth: torch.Tensor, counted: torch.Tensor) -> floa
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_pixels(classes: int) -> None:
+@pytest.mark.parametrize("at_a_time", [2**20, 50])
+def test_pixels(classes: int, at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leanbayes.metrics.marked._PIXELS", at_a_time)
     source = torch.Generator().manual_seed(classes)
     logits = 2 * torch.randn(12, classes, 7, 6, generator=source)
     y = torch.distributions.Categorical(logits=logits.movedim(1, -1)).sample()

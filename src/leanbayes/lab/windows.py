@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, prediction_tensor
 from leanbayes.baselines import PREDICTORS
-from leanbayes.bayesian import Bayesian
+from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, MissingPackage
 from leanbayes.prediction import Predictor, in_eval, laws_of
 from leanbayes.prediction.prediction import networks_of
@@ -40,6 +40,8 @@ class Windowed(Predictor):
 
     def __init__(self, model: nn.Module, window: tuple[int, ...]) -> None:
         super().__init__()
+        if not isinstance(model, Predictor):
+            refuse_random_parts(model)
         self.model, self.window = model, window
 
     @property

@@ -16,6 +16,7 @@ from leanbayes.prediction import Prediction
 __all__ = ["MarkedAtEqualRisk"]
 
 MISSED = 0.1
+_PIXELS = 2**20  # that are counted at a time
 
 
 class MarkedAtEqualRisk(Accumulator):
@@ -31,19 +32,29 @@ class MarkedAtEqualRisk(Accumulator):
         self.marked: Tensor | float = 0.0
 
     def add(self, prediction: Prediction, targets: Tensor) -> None:
-        """Take in a batch."""
-        p, truth = prediction.mean, targets != 0
-        if p.dim() > targets.dim():  # classes along the second axis; otherwise there is one probability for each target
-            p = 1 - p[:, 0]
-        counted = self.likelihood.counted(targets)
-        known = counted.flatten(1).any(1)
-        masks = count_masks(p.double().clamp(0, 1)[known], truth[known], counted[known])
-        positives = masks.positives[:, None].double()
-        missed = torch.where(positives > 0, 1 - masks.right / positives.clamp_min(1), 0.0)
-        sizes = counted[known].flatten(1).sum(1, keepdim=True).double()
-        self.missed = self.missed + missed.sum(0)
-        self.marked = self.marked + ((masks.right + masks.wrong) / sizes).sum(0)
-        self.cases += len(missed)
+        """Take in a batch, of which a part of the pixels is counted at a time, because a scan has many."""
+        has_classes = prediction.mean.dim() > targets.dim()  # along the second axis; else one number for each target
+        p = prediction.mean.flatten(2)[:, 0] if has_classes else prediction.mean.flatten(1)
+        target = targets.flatten(1)
+        width = max(1, _PIXELS // max(len(target), 1))
+        right: Tensor | int = 0
+        marked: Tensor | int = 0
+        positives: Tensor | int = 0
+        counted: Tensor | int = 0
+        for scores, truth in zip(p.split(width, 1), target.split(width, 1), strict=True):
+            counts = self.likelihood.counted(truth)
+            scores = scores.double()
+            masks = count_masks((1 - scores if has_classes else scores).clamp(0, 1), truth != 0, counts)
+            right, marked = right + masks.right, marked + masks.right + masks.wrong
+            positives, counted = positives + masks.positives, counted + counts.sum(1)
+        assert isinstance(counted, Tensor)
+        assert isinstance(positives, Tensor)
+        lesion = positives[:, None].double()
+        missed = torch.where(lesion > 0, 1 - right / lesion.clamp_min(1), 0.0)
+        known = counted > 0
+        self.missed = self.missed + missed[known].sum(0)
+        self.marked = self.marked + (marked / counted[:, None].clamp_min(1).double())[known].sum(0)
+        self.cases += int(known.sum())
 
     def report(self, findings: Findings) -> None:
         """Write the share into ``findings``, and how much less the next mask of the grid marks."""

@@ -129,4 +129,4 @@ def test_the_page_ranks_masks_and_shows_their_risk(tmp_path: Path) -> None:
     for title in ("Conformal risk, low", "Conformal risk, high", "Conformal share marked"):
         assert title in table
     assert "Group risk, clinic A" in page[page.index('<section id="parts">') :]
-    assert '<section id="risk">' in page
+    assert '<section id="losses">' in page

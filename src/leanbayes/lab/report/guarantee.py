@@ -111,7 +111,7 @@ def risk(names: Sequence[str], groups: Sequence[str], arrays: Arrays) -> Section
         values = "; ".join(f"{label} {row[1]:.3f}" for label, row in zip(labels, ends, strict=True))
         panels.append(Panel(name, note, plot, f"Loss of the masks of {name}: {values}"))
     return Section(
-        "risk",
+        "losses",
         "Do masks lose as little as promised?",
         "Each mark is the mean loss of the masks on the test set, such as the share of the true pixels that they miss, "
         "over patients where these are known and over cases elsewhere. Its 95 % interval holds for every law of the "

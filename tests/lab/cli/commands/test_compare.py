@@ -57,6 +57,42 @@ def test_a_failed_method_is_said_and_the_others_are_there(tmp_path: Path, capsys
     assert (tmp_path / "report.html").is_file()
 
 
+def test_subgroups_of_a_table_have_their_coverage_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = np.random.default_rng(0)
+    numbers = enumerate(source.normal(size=(400, 2)))
+    rows = [f"{a:.3f},{b:.3f},{('north', 'south')[i % 2]},{int(a > 0)}" for i, (a, b) in numbers]
+    (tmp_path / "table.csv").write_text("\n".join(["a,b,clinic,y", *rows]))
+    data = ["--data", str(tmp_path / "table.csv"), "--target", "y", "--subgroups", "clinic"]
+    methods = ["--methods", "deterministic+conformal:level=0.7,per=group"]
+    assert main(["compare", *data, *methods, "--out", str(tmp_path / "out"), *QUICK, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["task"]["subgroups"] == ["north", "south"]
+    names = result["methods"][0]["runs"][0]["metrics"].keys()
+    assert {"conformal_group_coverage/north", "conformal_group_coverage/south"} < names
+    assert "Group coverage, north" in (tmp_path / "out" / "report.html").read_text()
+    assert main(["compare", "--data", "breastmnist", "--subgroups", "x", "--out", str(tmp_path / "no")]) == 2
+    assert "--subgroups is for data of your own" in capsys.readouterr().err
+
+
+def test_masks_have_their_risk_over_patients_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(90, 8, 8)).astype(np.float32)
+    whose = np.array([f"p{i // 2}" for i in range(90)])
+    kind = np.array(["ab"[i % 2] for i in range(90)])
+    np.savez(tmp_path / "s.npz", x=x, y=(x > 0.5).astype(np.int64), patient=whose, subgroup=kind)
+    methods = ["--methods", "deterministic", "deterministic+conformal:level=0.6"]
+    out = ["--out", str(tmp_path / "out"), *QUICK, "--json"]
+    assert main(["compare", "--data", str(tmp_path / "s.npz"), *methods, *out]) == 0
+    plain, conformal = (row["runs"][0]["metrics"] for row in json.loads(capsys.readouterr().out)["methods"])
+    assert 0 < plain["marked_at_10"] <= 1
+    assert conformal["conformal_risk/low"] <= conformal["conformal_risk"] <= conformal["conformal_risk/high"]
+    assert {"conformal_marked", "conformal_group_risk/a", "conformal_group_risk/b"} < conformal.keys()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert '<section id="losses">' in page
+    assert "ranked by the first column, Marked at 10 % missed" in page
+
+
 def test_a_narrow_terminal_shows_whole_words_and_the_recommendation_last() -> None:
     metrics = {"accuracy": 0.9, "auc": 0.99, "nll": 0.1, "brier": 0.05, "ece": 0.012}
     cost = {"parameters": 61_706, "random": 617, "train_seconds": 61.5, "predict_seconds": 2.25}
