@@ -101,13 +101,13 @@ def test_rectify_and_sum(channels):
 @pytest.mark.parametrize("pieces", [0, 1, 2, 50])
 def test_every_piece_of_work_is_done_once(pieces):
     done = []
-    ops._share_out(done.append, range(pieces))
+    ops.share_out(done.append, range(pieces))
     assert sorted(done) == list(range(pieces))
 
 
 def test_an_error_of_a_piece_is_raised():
     with pytest.raises(ZeroDivisionError):
-        ops._share_out(lambda start: 1 / (start - 7), range(20))
+        ops.share_out(lambda start: 1 / (start - 7), range(20))
 
 
 class TestSquare:

@@ -25,6 +25,7 @@ __all__ = [
     "rectify",
     "rectify_and_sum",
     "resample",
+    "share_out",
     "square",
     "sums_positions",
     "turned",
@@ -309,7 +310,7 @@ def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
     def piece(start: int) -> None:
         kernel(*(array[start : start + step] for array in arrays))
 
-    _share_out(piece, range(0, arrays[0].size, step))
+    share_out(piece, range(0, arrays[0].size, step))
 
 
 def _share(numbers: int) -> int:
@@ -317,7 +318,7 @@ def _share(numbers: int) -> int:
     return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
 
 
-def _share_out(work: Callable[[int], None], starts: Sequence[int]) -> None:
+def share_out(work: Callable[[Any], None], starts: Sequence[Any]) -> None:
     """Call ``work`` on each start, in threads. This thread works too: others may wait for cores that torch holds."""
     remaining = iter(starts)
 
@@ -361,7 +362,7 @@ def _by_example(
         kernel(*(a[part] for a in arrays), *shared, *(a[part] for a in (*read, *outs, *own)))
 
     step = max(1, _share(arrays[0].size) // max(arrays[0][0].size, 1))
-    _share_out(examples, range(0, count, step))
+    share_out(examples, range(0, count, step))
 
 
 def _by_positions(name: str, arrays: Sequence[Any]) -> None:
@@ -375,4 +376,4 @@ def _by_positions(name: str, arrays: Sequence[Any]) -> None:
     def run(start: int) -> None:
         kernel(*(array[:, start : start + step] for array in arrays))
 
-    _share_out(run, range(0, positions, step))
+    share_out(run, range(0, positions, step))

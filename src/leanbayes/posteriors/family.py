@@ -139,6 +139,21 @@ class Family(ABC):
         """
         return None
 
+    def integrated(
+        self,
+        wanted: Set[Term],  # noqa: ARG002
+        samples: int,  # noqa: ARG002
+        like: Tensor,  # noqa: ARG002
+        generator: torch.Generator | None,  # noqa: ARG002
+    ) -> Statistics | None:
+        """Draw a part of the noise of many draws, and return the expected means of terms given that part.
+
+        Divergences and their gradients are linear in these means, so both stay unbiased, and by the theorem of Rao and
+        Blackwell their variance does not grow. The arguments are those of `sampled`. A family whose noise has no part
+        that is cheap to draw returns None.
+        """
+        return None
+
     def output_noise(self, variance: Tensor, axis: int, count: int, generator: torch.Generator | None) -> Tensor:
         """Draw standardised noise for the outputs of a linear operation; only joint families need this method.
 
