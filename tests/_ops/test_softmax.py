@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from leanbayes._ops import softmax
-from leanbayes._ops.softmax import softmax_moments
+from leanbayes._ops.softmax import mixture_nll, softmax_moments
+from leanbayes.likelihood import Categorical
 from leanbayes.likelihood.base import even_noise
 
 
@@ -110,3 +111,29 @@ def test_even_noise_has_no_odd_moments_and_unit_variances(points, columns):
         torch.testing.assert_close(noise.square().mean(0), torch.ones(columns, dtype=torch.float64))
     if points // 2 >= columns:
         torch.testing.assert_close(noise.mT @ noise / points, torch.eye(columns, dtype=torch.float64))
+
+
+@given(
+    draws=st.integers(1, 5),
+    count=st.integers(1, 700),
+    classes=st.integers(1, 6),
+    coldness=st.floats(0.05, 20),
+    seed=st.integers(0, 99),
+)
+def test_the_nll_of_a_mixture_is_that_of_float64(draws, count, classes, coldness, seed):
+    source = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(draws, count, classes, generator=source)
+    targets = torch.randint(classes, (count,), generator=source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(softmax, "_LEAST", 1)
+        patch.setattr(softmax, "_PIECE", 300)
+        result = mixture_nll(logits, targets, coldness)
+        strided = mixture_nll(logits.movedim(0, 1).contiguous().movedim(0, 1), targets, coldness)
+    truth = Categorical().mixture_nll(logits.double() * coldness, targets).sum().item()
+    assert result == pytest.approx(truth, rel=1e-5, abs=1e-5 * count)
+    assert strided == result
+
+
+def test_the_nll_of_few_or_other_logits_is_left_to_torch():
+    assert mixture_nll(torch.zeros(2, 3, 4), torch.zeros(3).long(), 1.0) is None
+    assert mixture_nll(torch.zeros(2, 2**16, 4).double(), torch.zeros(2**16).long(), 1.0) is None

@@ -20,6 +20,7 @@ __all__ = [
     "affine",
     "beside",
     "channels_innermost",
+    "gelu",
     "pool_largest",
     "pull_back_square",
     "rectify",
@@ -77,6 +78,21 @@ def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Ten
     )
     _by_example("rectify_and_sum", [mean, variance], [sums], out)
     return *out, sums
+
+
+def gelu(mean: Tensor, variance: Tensor, nodes: Sequence[Sequence[float]]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return E f(z) − f(μ), Var f(z) and Cov(z, f(z)) for f = GELU and Gaussian z, without gradients.
+
+    Args:
+        mean: the means μ.
+        variance: the variances of z.
+        nodes: the nodes of the quadrature, and their weights.
+    """
+    if torch.is_grad_enabled() or not _fit(mean, variance):
+        return None
+    out = torch.empty_like(mean), torch.empty_like(mean), torch.empty_like(mean)
+    _sweep("gelu", [mean, variance, *out], common=[np.asarray(nodes, np.float32)])
+    return out
 
 
 class _Rectify(torch.autograd.Function):
@@ -298,8 +314,8 @@ def _flat(tensor: Tensor) -> Any:
     return np.asarray(inner.detach()).reshape(-1)
 
 
-def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
-    """Call a kernel on pieces of the tensors, in threads."""
+def _sweep(name: str, tensors: Sequence[Tensor], common: Sequence[Any] = ()) -> None:
+    """Call a kernel on pieces of the tensors, in threads; arrays that all pieces share follow the first two tensors."""
     from leanbayes._ops import moment_kernels  # numba takes half a second, which small models need not wait for
 
     kernel: Callable[..., None] = getattr(moment_kernels, name)
@@ -308,7 +324,8 @@ def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
     step = _share(arrays[0].size)
 
     def piece(start: int) -> None:
-        kernel(*(array[start : start + step] for array in arrays))
+        pieces = [array[start : start + step] for array in arrays]
+        kernel(*pieces[:2], *common, *pieces[2:])
 
     share_out(piece, range(0, arrays[0].size, step))
 

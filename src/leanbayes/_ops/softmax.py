@@ -1,4 +1,4 @@
-"""Expectations of the softmax and of its entropy over independent Gaussian logits, by points that stand for them.
+"""The softmax over many draws or points of logits: expectations for Gaussian logits, and the NLL of the mean of draws.
 
 For large float32 tensors on the CPU a kernel goes over memory once, whatever the number of points is; elsewhere torch
 takes as many sweeps as there are points, or one over all points together where these are few.
@@ -13,7 +13,7 @@ from leanbayes._ops import compiled
 from leanbayes._ops.moments import share_out
 from leanbayes._ops.normal import has_kernel
 
-__all__ = ["softmax_moments"]
+__all__ = ["mixture_nll", "softmax_moments"]
 
 _TOGETHER = 2**18  # numbers, up to which all points are computed in one call
 _LEAST = 2**17  # numbers times points, from which the kernel is worth its call
@@ -68,7 +68,7 @@ def _swept(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tenso
     flat = [part.detach().reshape(*shape[:2], -1) for part in (mean, variance)]
     probabilities, entropies = torch.empty_like(flat[0]), flat[0].new_empty(shape[0], flat[0].shape[2])
     arrays = [np.asarray(part) for part in (*flat, probabilities)]
-    points, rows = np.ascontiguousarray(noise.numpy(), np.float32), np.asarray(entropies)
+    points, rows = np.ascontiguousarray(np.asarray(noise), np.float32), np.asarray(entropies)
     positions = rows.shape[1]
     step = max(_PIECE, -(-positions // (4 * torch.get_num_threads()))) if positions > _PIECE else positions
     examples = max(1, _PIECE // max(positions, 1))
@@ -81,3 +81,24 @@ def _swept(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tenso
 
     share_out(work, starts)
     return probabilities.view(shape), entropies.view(shape[0], *shape[2:])
+
+
+def mixture_nll(logits: Tensor, targets: Tensor, coldness: float) -> float | None:
+    """Return −Σ log mean p(target) over the targets, for draws (draws, targets, C) of finite logits times a coldness.
+
+    It is summed in float64 from terms in float32. The result is None for tensors that the kernel does not take.
+    """
+    if not has_kernel(logits, logits.numel(), _LEAST) or not compiled.available():
+        return None
+    from leanbayes._ops.softmax_kernels import mixture_nll as kernel
+
+    rows, classes = np.asarray(logits.detach()), np.asarray(targets.long())
+    step = max(_PIECE, -(-rows.shape[1] // (4 * torch.get_num_threads())))
+    sums: dict[int, float] = {}
+
+    def work(start: int) -> None:
+        sums[start] = kernel(rows[:, start : start + step], classes[start : start + step], coldness)
+
+    starts = range(0, rows.shape[1], step)
+    share_out(work, starts)
+    return sum(sums[start] for start in starts)  # always in the same order

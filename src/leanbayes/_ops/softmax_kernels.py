@@ -1,4 +1,4 @@
-"""The mean softmax and its mean entropy over points, for Gaussian logits, in one sweep over memory."""
+"""Softmax over many draws or points in one sweep over memory: means, mean entropies, and the NLL of the mean."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from numpy import float32 as f
 
 from leanbayes._ops.normal_kernels import _exp, _kernel, _log
 
-__all__ = ["moments"]
+__all__ = ["mixture_nll", "moments"]
 
 _BLOCK = 256  # positions at a time, so that all their classes stay in the cache
 
@@ -77,3 +77,60 @@ def moments(mean: Any, variance: Any, noise: Any, probabilities: Any, entropies:
                     probabilities[n, c, start + i] = sums[c, i] * share
             for i in range(size):
                 entropies[n, start + i] = entropy[i] * share
+
+
+@_kernel
+def _log_likelihood(logits: Any, targets: Any, coldness: Any, size: Any, out: Any, z: Any, rows: Any) -> None:
+    """Write log p(target) of one draw, for a block of positions."""
+    classes = logits.shape[1]
+    top, total = rows[0], rows[1]
+    for i in range(size):
+        out[i] = coldness * logits[i, targets[i]]
+    for c in range(classes):
+        row = z[c]
+        for i in range(size):
+            row[i] = coldness * logits[i, c]
+    for i in range(size):
+        top[i] = z[0, i]
+    for c in range(1, classes):
+        row = z[c]
+        for i in range(size):
+            top[i] = max(top[i], row[i])
+    for i in range(size):
+        total[i] = f(0)
+    for c in range(classes):
+        row = z[c]
+        for i in range(size):
+            total[i] += _exp(max(row[i] - top[i], f(-87)))
+    for i in range(size):
+        out[i] = out[i] - top[i] - _log(total[i])
+
+
+@_kernel
+def mixture_nll(logits: Any, targets: Any, coldness: Any) -> Any:
+    """Return −Σ log mean p(target), for draws of finite logits (draws, targets, classes) times a coldness."""
+    draws, count, classes = logits.shape
+    each, z = np.empty((draws, _BLOCK), f), np.empty((classes, _BLOCK), f)
+    rows = np.empty((2, _BLOCK), f)
+    result = 0.0
+    for start in range(0, count, _BLOCK):
+        size = min(_BLOCK, count - start)
+        for d in range(draws):
+            part = logits[d, start : start + size]
+            _log_likelihood(part, targets[start : start + size], f(coldness), size, each[d], z, rows)
+        top, total = rows[0], rows[1]
+        for i in range(size):
+            top[i] = each[0, i]
+        for d in range(1, draws):
+            row = each[d]
+            for i in range(size):
+                top[i] = max(top[i], row[i])
+        for i in range(size):
+            total[i] = f(0)
+        for d in range(draws):
+            row = each[d]
+            for i in range(size):
+                total[i] += _exp(max(row[i] - top[i], f(-87)))
+        for i in range(size):
+            result -= np.float64(top[i] + _log(total[i]))
+    return result + count * np.log(np.float64(draws))

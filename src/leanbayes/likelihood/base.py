@@ -201,6 +201,18 @@ class Likelihood(nn.Module, ABC):
         """
         raise InputError(f"{type(self).__name__} has no logits; this needs Categorical or Bernoulli")
 
+    def cold_mixture_nll(self, rows: Tensor, targets: Tensor, coldness: float, fine: bool = True) -> Tensor | float:
+        """Return the sum of `mixture_nll` for logits times a coldness, in float64.
+
+        Args:
+            rows: draws of finite `logit_rows`, along axis 0.
+            targets: the flattened targets.
+            coldness: 1/T.
+            fine: whether each term must be computed in float64, too. Otherwise float32 may do for many of them.
+        """
+        del fine
+        return self.mixture_nll(rows.double() * coldness, targets).sum()
+
     def as_probabilities(self, target: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return the targets as certain probabilities of the shape of ``like``, a prediction, and their weights."""
         raise InputError(f"{type(self).__name__} has no logits; this needs Categorical or Bernoulli")

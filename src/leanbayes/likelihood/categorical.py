@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops.logistic import logistic_moments
-from leanbayes._ops.softmax import softmax_moments
+from leanbayes._ops.softmax import mixture_nll, softmax_moments
 from leanbayes.errors import InputError, ShapeMismatch
 from leanbayes.likelihood.base import Likelihood, Uncertainty, even_noise, inside, require_tensor, shape_of, wide
 
@@ -156,6 +156,11 @@ class Categorical(Likelihood):
         """Return −log of the mean over draws of the probability of the true class."""
         true = rows.gather(-1, targets.expand(len(rows), -1).unsqueeze(-1)).squeeze(-1)
         return math.log(len(rows)) - (true - rows.logsumexp(-1)).logsumexp(0)
+
+    def cold_mixture_nll(self, rows: Tensor, targets: Tensor, coldness: float, fine: bool = True) -> Tensor | float:
+        """Return the sum of `mixture_nll` for logits times a coldness; in one sweep over memory unless ``fine``."""
+        swept = None if fine else mixture_nll(rows, targets, coldness)
+        return super().cold_mixture_nll(rows, targets, coldness) if swept is None else swept
 
     def as_probabilities(self, target: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return one-hot targets; the weights are 0 where a target is ignored, else those of its class."""

@@ -91,6 +91,10 @@ class Family(ABC):
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:
         """Return Var(W). The caller passes ``mean`` where the family is ``relative`` or ``joint``."""
 
+    def raw_variance(self, rho: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Return Var(W) from the raw parameter in one sweep over memory, or None where the family has no such sweep."""
+        return None
+
     @abstractmethod
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
         """Return the law as a torch distribution, for densities, entropies and exact divergences."""
