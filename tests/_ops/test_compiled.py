@@ -3,6 +3,7 @@
 import builtins
 import warnings
 
+import numba
 import pytest
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,20 @@ def test_numba_is_available_where_it_is_installed():
     with warnings.catch_warnings(action="error"):
         assert compiled.available()
         compiled.require("numba")
+
+
+def test_kernels_compile_where_no_folder_can_be_written(monkeypatch):
+    """A read-only package in a container without a home: numba finds no place for its cache, and refuses."""
+    from numba.core import caching
+
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+
+    def twice(x):
+        return x + x
+
+    with pytest.raises(RuntimeError, match="no locator available"):
+        numba.njit(cache=True)(twice)
+    assert compiled.kernel()(twice)(21) == 42
 
 
 def test_the_warning_comes_once_and_names_the_extra(no_numba):

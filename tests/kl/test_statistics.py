@@ -8,7 +8,7 @@ from scipy import stats
 
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.kl import Exact, MonteCarlo
-from leanbayes.kl.statistics import accumulated, draws, expected, gather
+from leanbayes.kl.statistics import accumulated, draws, expected, gather, way
 from leanbayes.posteriors import (
     Erlang,
     Exponential,
@@ -112,6 +112,12 @@ def test_time_does_not_depend_on_the_number_of_draws():
     assert result.item() == pytest.approx(Exact()(one, PRIORS["Normal"]).item(), rel=1e-5)
 
 
+def test_statistics_that_nothing_can_be_integrated_out_of():
+    with pytest.raises(InputError, match=r'no part of the noise of Laplace.* of x, x\^2; use statistics="accumulated"'):
+        MonteCarlo(3, statistics="integrated")(weight(Laplace()), PRIORS["Normal"])
+    assert way(Laplace(), {power(2)}, "integrated") == "accumulated"
+
+
 def test_the_default_is_sampled_where_that_is_exact():
     def is_sampled(family: Family, wanted: set[Term]) -> bool:
         like = torch.zeros(50, dtype=torch.float64)
@@ -122,7 +128,10 @@ def test_the_default_is_sampled_where_that_is_exact():
     assert is_sampled(Normal(), {power(1), power(2)})
     assert not is_sampled(Normal(), {power(4)})
     assert not is_sampled(Laplace(), {power(2)})
-    assert not is_sampled(Radial(), {power(2)})  # its law is only nearly right
+    assert is_sampled(
+        Radial(), {power(2)}
+    )  # not from a law, which is only nearly right, but with directions integrated
+    assert way(Radial(), {power(2)}, "auto") == "integrated"
     assert is_sampled(Wald(), {power(-1)})
 
 

@@ -4,11 +4,13 @@ import pytest
 import torch
 from scipy import stats
 from torch import nn
+from torch.distributions import Normal as TorchNormal
 
 from leanbayes.bayesian import Bayesian
+from leanbayes.kl import Exact, MonteCarlo
 from leanbayes.kl.statistics import accumulated
-from leanbayes.posteriors import Normal, Radial, RandomWeight
-from leanbayes.posteriors.terms import power
+from leanbayes.posteriors import Normal, Radial, RandomWeight, radial
+from leanbayes.posteriors.terms import log, power
 from leanbayes.subspace import top_k
 from tests.oracles import mean_within_standard_errors
 
@@ -92,6 +94,67 @@ class TestSampledStatistics:
         sphere = math.log(2) + n / 2 * math.log(math.pi) - math.lgamma(n / 2)
         density = -0.5 * radius**2 + 0.5 * math.log(2 / math.pi) - (n - 1) * radius.log() - sphere
         assert result.log_density.item() == pytest.approx(density.item(), rel=1e-9)
+
+
+class TestIntegratedStatistics:
+    """Radii are drawn, and directions integrated out: the expectation of the means over real draws, given the radii."""
+
+    @pytest.mark.parametrize("count", [1, 2, 7])
+    def test_they_are_the_expectation_given_the_radii(self, count, monkeypatch):
+        radii = torch.tensor([0.3, 1.1, 2.0], dtype=torch.float64)
+        monkeypatch.setattr(radial, "_radii", lambda samples, like, generator: radii[:samples])
+        wanted, like = {power(k) for k in (1, 2, 3, 4)}, torch.zeros(count, dtype=torch.float64)
+        integrated = Radial().integrated(wanted, 3, like, None)
+        directions = torch.randn(40_000, 3, count, generator=generator(), dtype=torch.float64)
+        noise = radii[:, None] * directions / directions.norm(dim=2, keepdim=True)
+        for k in (1, 2, 3, 4):
+            assert integrated.terms[power(k)].shape == (count,)
+            means = (noise**k).mean(1)
+            error = means.std(0) / math.sqrt(len(means))
+            assert ((integrated.terms[power(k)] - means.mean(0)).abs() <= 4 * error + 1e-12).all(), k
+        torch.testing.assert_close(integrated.log_density, Radial().log_noise(noise[0]).mean())
+
+    @pytest.mark.parametrize("samples", [1, 20])
+    def test_the_divergence_and_its_gradient_are_unbiased_and_vary_less(self, samples):
+        torch.manual_seed(0)
+        mean, spread = torch.randn(6).double().requires_grad_(), (0.2 + torch.rand(6)).double().requires_grad_()
+        one, prior, source = RandomWeight("w", mean, None, spread, Radial()), TorchNormal(0.3, 0.8), generator(1)
+
+        def gradients(how: str, times: int) -> torch.Tensor:
+            rows = []
+            for _ in range(times):
+                value = MonteCarlo(samples, statistics=how)(one, prior, source)
+                rows.append(torch.cat([value.detach()[None], *torch.autograd.grad(value, (mean, spread))]))
+            return torch.stack(rows)
+
+        exact = Exact()(one, prior)
+        truth = torch.cat([exact.detach()[None], *torch.autograd.grad(exact, (mean, spread))])
+        integrated, accumulated_ = gradients("integrated", 3000), gradients("accumulated", 1000)
+        error = integrated.std(0) / math.sqrt(3000)
+        assert ((integrated.mean(0) - truth).abs() < 4 * error + 1e-9).all()
+        assert (integrated.var(0)[1:] < 0.9 * accumulated_.var(0)[1:]).all()  # of every gradient
+
+    def test_the_default_takes_a_time_that_does_not_grow_with_the_draws(self):
+        """A million draws of 10⁵ weights are 10¹¹ numbers one by one."""
+        many = RandomWeight("w", torch.zeros(100_000), None, torch.ones(100_000), Radial())
+        result = MonteCarlo(10**6).estimate(many, TorchNormal(0.0, 1.0), generator())
+        assert (result.method, result.statistics) == ("exact", "integrated")
+        truth = Exact()(many, TorchNormal(0.0, 1.0)).item()
+        assert abs(result.value - truth) < 5 * result.standard_error
+
+    def test_terms_without_a_finite_mean_are_left_to_others(self):
+        like = torch.zeros(3)
+        for term in (log(), power(0.5), power(-1)):
+            assert Radial().integrated({term}, 3, like, generator()) is None
+
+    def test_memory_does_not_grow_with_the_draws(self, monkeypatch):
+        """Several chunks of radii give the statistics of a single chunk."""
+        like, wanted = torch.zeros(5, dtype=torch.float64), {power(2)}
+        whole = Radial().integrated(wanted, 1024, like, generator())
+        monkeypatch.setattr(radial, "_CHUNK", 256)  # torch draws numbers in blocks of 16, so these are the same
+        parts = Radial().integrated(wanted, 1024, like, generator())
+        torch.testing.assert_close(parts.terms[power(2)], whole.terms[power(2)])
+        torch.testing.assert_close(parts.log_density, whole.log_density)
 
 
 class TestLocal:
@@ -191,7 +254,6 @@ def test_a_radial_weight_of_some_coordinates():
 @pytest.mark.parametrize("size", [1, 3])
 def test_numbers_that_are_exactly_zero_leave_densities_finite(size, monkeypatch):
     """Of float32 Normal numbers some are 0: a radius of 0 has an infinite density, and 0/0 no direction."""
-    from leanbayes.posteriors import radial
 
     def zeros(shape, like, generator):
         return torch.zeros(shape, dtype=like.dtype)

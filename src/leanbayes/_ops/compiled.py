@@ -5,11 +5,13 @@ torch or numpy that gives the same results up to rounding, only more slowly.
 """
 
 import warnings
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from leanbayes.errors import MissingPackage, PerformanceWarning
 
-__all__ = ["available", "require"]
+__all__ = ["available", "kernel", "require"]
 
 
 @cache
@@ -36,3 +38,23 @@ def require(kernel: str) -> None:
     """Raise `MissingPackage` where a kernel was asked for by name and numba is missing."""
     if not available():
         raise MissingPackage.of(f'the kernel "{kernel}"', "numba", "fast")
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that compiles a function at its first use, and keeps the result on disk for later processes.
+
+    numba keeps it beside the source, or in the user's folder for caches if the package lies where nobody may write. If
+    both are closed, as in some containers, numba refuses; each process then compiles for itself, which takes seconds.
+
+    Args:
+        options: further options of numba's ``njit``.
+    """
+    from numba import njit
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        try:
+            return njit(nogil=True, cache=True, error_model="numpy", **options)(function)
+        except RuntimeError:
+            return njit(nogil=True, error_model="numpy", **options)(function)
+
+    return decorate

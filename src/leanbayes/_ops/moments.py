@@ -20,11 +20,13 @@ __all__ = [
     "affine",
     "beside",
     "channels_innermost",
+    "gelu",
     "pool_largest",
     "pull_back_square",
     "rectify",
     "rectify_and_sum",
     "resample",
+    "share_out",
     "square",
     "sums_positions",
     "turned",
@@ -76,6 +78,21 @@ def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Ten
     )
     _by_example("rectify_and_sum", [mean, variance], [sums], out)
     return *out, sums
+
+
+def gelu(mean: Tensor, variance: Tensor, nodes: Sequence[Sequence[float]]) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return E f(z) − f(μ), Var f(z) and Cov(z, f(z)) for f = GELU and Gaussian z, without gradients.
+
+    Args:
+        mean: the means μ.
+        variance: the variances of z.
+        nodes: the nodes of the quadrature, and their weights.
+    """
+    if torch.is_grad_enabled() or not _fit(mean, variance):
+        return None
+    out = torch.empty_like(mean), torch.empty_like(mean), torch.empty_like(mean)
+    _sweep("gelu", [mean, variance, *out], common=[np.asarray(nodes, np.float32)])
+    return out
 
 
 class _Rectify(torch.autograd.Function):
@@ -297,8 +314,8 @@ def _flat(tensor: Tensor) -> Any:
     return np.asarray(inner.detach()).reshape(-1)
 
 
-def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
-    """Call a kernel on pieces of the tensors, in threads."""
+def _sweep(name: str, tensors: Sequence[Tensor], common: Sequence[Any] = ()) -> None:
+    """Call a kernel on pieces of the tensors, in threads; arrays that all pieces share follow the first two tensors."""
     from leanbayes._ops import moment_kernels  # numba takes half a second, which small models need not wait for
 
     kernel: Callable[..., None] = getattr(moment_kernels, name)
@@ -307,9 +324,10 @@ def _sweep(name: str, tensors: Sequence[Tensor]) -> None:
     step = _share(arrays[0].size)
 
     def piece(start: int) -> None:
-        kernel(*(array[start : start + step] for array in arrays))
+        pieces = [array[start : start + step] for array in arrays]
+        kernel(*pieces[:2], *common, *pieces[2:])
 
-    _share_out(piece, range(0, arrays[0].size, step))
+    share_out(piece, range(0, arrays[0].size, step))
 
 
 def _share(numbers: int) -> int:
@@ -317,7 +335,7 @@ def _share(numbers: int) -> int:
     return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
 
 
-def _share_out(work: Callable[[int], None], starts: Sequence[int]) -> None:
+def share_out(work: Callable[[Any], None], starts: Sequence[Any]) -> None:
     """Call ``work`` on each start, in threads. This thread works too: others may wait for cores that torch holds."""
     remaining = iter(starts)
 
@@ -361,7 +379,7 @@ def _by_example(
         kernel(*(a[part] for a in arrays), *shared, *(a[part] for a in (*read, *outs, *own)))
 
     step = max(1, _share(arrays[0].size) // max(arrays[0][0].size, 1))
-    _share_out(examples, range(0, count, step))
+    share_out(examples, range(0, count, step))
 
 
 def _by_positions(name: str, arrays: Sequence[Any]) -> None:
@@ -375,4 +393,4 @@ def _by_positions(name: str, arrays: Sequence[Any]) -> None:
     def run(start: int) -> None:
         kernel(*(array[:, start : start + step] for array in arrays))
 
-    _share_out(run, range(0, positions, step))
+    share_out(run, range(0, positions, step))

@@ -8,10 +8,10 @@ Because u has 31 bits, |ξ| is at most 6.7.
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy import float32 as f
 from numpy import int32, uint32, uint64
 
+from leanbayes._ops.compiled import kernel
 from leanbayes._ops.normal_numpy import STEP
 
 __all__ = ["draw", "fill", "normal_and_gamma", "pull_back", "scale", "shift", "spread"]
@@ -23,8 +23,8 @@ _LOG_2 = f(0.6931471805599453)
 _TURN = f(2 * np.pi / 2**32)  # 2^32 make a full turn
 
 _FAST = {"contract", "nsz", "arcp"}
-_kernel: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
-_sums: Any = njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST | {"reassoc"})
+_kernel: Any = kernel(fastmath=_FAST)
+_sums: Any = kernel(fastmath=_FAST | {"reassoc"})
 
 
 @_kernel

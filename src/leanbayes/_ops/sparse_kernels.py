@@ -9,8 +9,8 @@ non-zeros. An argument may be None; the compiled code then omits the computation
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from leanbayes._ops.compiled import kernel
 from leanbayes._ops.sparse_lanes import BYTES, add, add_product, add_scaled, fetch, load, product, store, total, zeros
 
 __all__ = ["BYTES", "correlate", "gather", "tiles"]
@@ -18,7 +18,7 @@ __all__ = ["BYTES", "correlate", "gather", "tiles"]
 _COLUMNS, _BATCH = 16, 64  # a tile of outputs in `gather`, whose inputs should stay in the second cache
 _RUN = 2048  # outputs that `correlate` takes at a time; two runs of them fit into the first cache
 
-_kernel: Any = njit(nogil=True, cache=True, error_model="numpy")
+_kernel: Any = kernel()
 
 
 def tiles(depth: int, height: int, width: int, batch: int) -> int:

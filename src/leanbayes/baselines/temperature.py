@@ -23,6 +23,8 @@ _MOST_LOGITS = 2**24  # that `fit` stores: 64 MB of float32
 _RANGE = math.log(20)  # T lies between 1/20 and 20, because the best T would be 0 if no example is wrong
 _GRID = 25
 _GRID_LOGITS = 2**19  # of which a grid sees where the valley is
+_MANY = 2**14  # targets, from which the error of T itself, of the order of 1/√targets, exceeds that of float32 by far
+_SWEEP = 2**22  # logits of one sweep over memory
 _BLOCK = 2**17  # logits that are computed at a time, so that they stay in the cache
 
 
@@ -166,7 +168,8 @@ class _Logits:
         centre = min(range(_GRID), key=lambda i: rough.cost(grid[i]))
         while (lower := min(_around(centre), key=lambda i: cost(grid[i]))) != centre:
             centre = lower
-        refined = _brent(cost, grid[max(centre - 1, 0)], grid[centre], grid[min(centre + 1, _GRID - 1)])
+        ends = grid[max(centre - 1, 0)], grid[centre], grid[min(centre + 1, _GRID - 1)]
+        refined = _brent(cost, *ends, 1e-6 if self.fine else 1e-4)
         best = min(refined, grid[centre], key=cost)
         return best if cost(best) < cost(0.0) else 0.0
 
@@ -188,20 +191,28 @@ class _Logits:
 
     def cost(self, log_t: float) -> float:
         """Return the NLL and what the prior adds to it."""
-        return self.nll(log_t) + (0.0 if self.prior is None else 0.5 * (log_t / self.prior) ** 2)
+        return self.nll(log_t, self.fine) + (0.0 if self.prior is None else 0.5 * (log_t / self.prior) ** 2)
+
+    @property
+    def fine(self) -> bool:
+        """Whether the targets are so few that rounding in float32 would move the best temperature visibly."""
+        return self.targets < _MANY
 
     @property
     def targets(self) -> int:
         """How many targets the search has stored."""
         return sum(len(y) for _, y, _ in self.chunks)
 
-    def nll(self, log_t: float) -> float:
-        """Return the NLL of the mean prediction at this temperature, summed, in float64."""
+    def nll(self, log_t: float, fine: bool = True) -> float:
+        """Return the NLL of the mean prediction at this temperature, summed in float64.
+
+        A search over many targets is not ``fine``: its terms are computed in float32, in one sweep over memory.
+        """
         coldness, total = math.exp(-log_t), None
         for logits, y, _ in self.chunks:
-            rows = max(1, _BLOCK * len(y) // max(logits.numel(), 1))
+            rows = max(1, (_BLOCK if fine else _SWEEP) * len(y) // max(logits.numel(), 1))
             for part, targets in zip(logits.split(rows, 1), y.split(rows), strict=True):
-                nll = self.likelihood.mixture_nll(part.double() * coldness, targets).sum()
+                nll = self.likelihood.cold_mixture_nll(part, targets, coldness, fine)
                 total = nll if total is None else total + nll
         return 0.0 if total is None else float(total)
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from leanbayes.errors import InputError, UnknownName
+from leanbayes.errors import InputError
 from leanbayes.kl.pair import Pair, expectation, finite_priors, resolve
-from leanbayes.kl.statistics import can_sample, draws, gather, standard_error
+from leanbayes.kl.statistics import draws, gather, require_way, standard_error, way
 from leanbayes.kl.taylor import taylor_mean, taylor_powers
 from leanbayes.posteriors import Family, Form, RandomWeight, Statistics
 from leanbayes.posteriors.terms import Number, log
@@ -36,7 +36,8 @@ class Estimate:
         standard_error: the standard error of the estimate.
         samples: the number of draws.
         method: how the estimate was computed; see `MonteCarlo`.
-        statistics: "sampled" if the statistics came from their law, "accumulated" if they were summed over draws.
+        statistics: "sampled" if the statistics came from their law, "integrated" if a part of the noise was integrated
+            out, "accumulated" if they were summed over draws.
 
     >>> print(Estimate(12.5, 0.25, 100, "exact", "sampled"))
     12.5 ± 0.25 nats (100 draws, exact tuple, sampled statistics)
@@ -61,7 +62,8 @@ class MonteCarlo:
     The estimator picks one of these methods for each pair of posterior and prior:
 
     - "exact": log p is made of terms whose mean needs only statistics of the noise, so the estimate is made of these
-      (Theorems 1 and 2). Where the law of the statistics is known, not even the time depends on M.
+      (Theorems 1 and 2). Where the law of the statistics is known, or where the directions of `Radial` are integrated
+      out, not even the time depends on M.
     - "streamed": value and gradient are accumulated over the draws, which is right for any prior.
     - "taylor": a polynomial takes the place of log p, if you ask for one (Theorem 3).
     - "direct": the naive graph, which grows with M, if you ask for it or if the prior itself is learned.
@@ -73,7 +75,8 @@ class MonteCarlo:
         direct: whether to build the naive graph, for comparison.
         taylor: the degree of a polynomial for log p, used for pairs that are not "exact".
         around: the point at which the polynomial is taken; by default the mean of each weight.
-        statistics: "sampled" from their law, "accumulated" over the draws, or "auto" for the cheaper one that is exact.
+        statistics: "sampled" from their law, "integrated" over a part of the noise, "accumulated" over the draws, or
+            "auto" for the cheapest one that is exact.
 
     >>> MonteCarlo(100).samples
     100
@@ -92,8 +95,7 @@ class MonteCarlo:
             raise InputError(f"taylor must be a degree of at least 1 and excludes direct=True, got {self}")
         if self.around is not None and (self.taylor is None or not math.isfinite(self.around)):
             raise InputError(f"around must be a finite number and needs taylor=..., got {self}")
-        if self.statistics not in ("auto", "sampled", "accumulated"):
-            raise UnknownName.of("way to statistics", self.statistics, ["auto", "sampled", "accumulated"])
+        require_way(self.statistics)
 
     def __call__(self, weight: RandomWeight, prior: Distribution, generator: torch.Generator | None = None) -> Tensor:
         """Estimate the divergence of one tensor in nats; half precision is summed in float32.
@@ -132,11 +134,10 @@ class MonteCarlo:
 
     def _how(self, pair: Pair, method: Method) -> str:
         """Return where the statistics come from."""
-        if method in ("streamed", "direct") or self.statistics == "accumulated":
+        if method in ("streamed", "direct"):
             return "accumulated"
         wanted = pair.wanted if method == "exact" else taylor_powers(pair, self.taylor or 1, 2)
-        known = self.statistics == "sampled" or pair.family.sampled_exactly
-        return "sampled" if known and can_sample(pair.family, wanted) else "accumulated"
+        return way(pair.family, wanted, self.statistics)
 
     def _value(
         self, weight: RandomWeight, prior: Distribution, samples: int, generator: torch.Generator | None

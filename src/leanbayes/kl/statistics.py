@@ -9,7 +9,10 @@ from torch import Tensor
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.posteriors import Family, Statistics, Term
 
-__all__ = ["accumulated", "can_sample", "draws", "expected", "gather", "standard_error"]
+__all__ = ["WAYS", "accumulated", "draws", "expected", "gather", "require_way", "standard_error", "way"]
+
+WAYS = ("auto", "sampled", "integrated", "accumulated")
+"""How the means over M draws are made; `gather` explains them."""
 
 _CHUNK = 2**18  # numbers drawn at a time, where a single draw has fewer
 
@@ -25,11 +28,11 @@ def gather(
         samples: the number M of draws.
         like: the scales, which give shape, dtype and device.
         generator: the source of random numbers; None for the global one of torch.
-        how: "sampled" draws the means from their law, in a time that does not depend on M; "accumulated" sums over M
-            draws; "auto" is "sampled" where the law is known exactly, and "accumulated" elsewhere.
+        how: one of `WAYS`. "sampled" draws the means from their law, in a time that does not depend on M; "integrated"
+            draws a part of the noise M times and integrates the rest out; "accumulated" sums over M draws; "auto" takes
+            the first of these three that is exact for the family.
     """
-    if how not in ("auto", "sampled", "accumulated"):
-        raise UnknownName.of("way to statistics", how, ["auto", "sampled", "accumulated"])
+    require_way(how)
     if like.device.type == "meta":  # there is nothing to draw, and nothing to decide by
         return Statistics({term: torch.empty_like(like) for term in wanted}, like.new_empty(()))
     if how == "sampled" or (how == "auto" and family.sampled_exactly):
@@ -37,16 +40,41 @@ def gather(
         if statistics is not None:
             return statistics
         if how == "sampled":
-            terms = ", ".join(sorted(map(str, wanted)))
             raise InputError(
-                f'the law of the means of {terms} is not known for the noise of {family}; use statistics="accumulated"'
+                f"the law of the means of {_names(wanted)} is not known for the noise of {family}; use "
+                'statistics="accumulated"'
+            )
+    if how in ("auto", "integrated"):
+        statistics = family.integrated(wanted, samples, like, generator)
+        if statistics is not None:
+            return statistics
+        if how == "integrated":
+            raise InputError(
+                f"no part of the noise of {family} gives the means of {_names(wanted)}; use "
+                'statistics="accumulated", or leanbayes.Exact() where a closed form exists'
             )
     return accumulated(family, wanted, samples, like, generator)
 
 
-def can_sample(family: Family, wanted: Set[Term]) -> bool:
-    """Return whether the law of these statistics is known."""
-    return family.sampled(wanted, 2, torch.zeros(2), torch.Generator()) is not None
+def require_way(how: str) -> None:
+    """Raise `UnknownName` unless this is a way to statistics."""
+    if how not in WAYS:
+        raise UnknownName.of("way to statistics", how, WAYS)
+
+
+def way(family: Family, wanted: Set[Term], how: str) -> str:
+    """Return the way that `gather` takes to these statistics: "sampled", "integrated" or "accumulated"."""
+    little = (wanted, 2, torch.zeros(2), torch.Generator())
+    exactly = how == "sampled" or (how == "auto" and family.sampled_exactly)
+    if exactly and family.sampled(*little) is not None:
+        return "sampled"
+    if how in ("auto", "integrated") and family.integrated(*little) is not None:
+        return "integrated"
+    return "accumulated"
+
+
+def _names(wanted: Set[Term]) -> str:
+    return ", ".join(sorted(map(str, wanted)))
 
 
 def accumulated(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch.distributions import Distribution
 
 from leanbayes.kl.pair import Pair, priors_of_table_1, resolve
-from leanbayes.kl.statistics import can_sample
+from leanbayes.kl.statistics import way
 from leanbayes.posteriors import FAMILIES, Family
 
 __all__ = ["Row", "as_markdown", "table"]
@@ -24,8 +24,8 @@ class Row:
         variable: what the prior describes: the weight "w", or its positive part "v".
         d_p: the paper's d_P for E[log p], which counts the numbers that meet a parameter; None where it grows with M.
         taylor_d_p: d_P of a Taylor polynomial of degree 3; None where there is none.
-        statistics: "sampled" where their law is known, "approximate" where its first two moments are known, and
-            "accumulated" elsewhere.
+        statistics: "sampled" where their law is known, "integrated" where a part of the noise is integrated out, and
+            "accumulated" elsewhere. Only the last takes a time that grows with M.
         reason: why the divergence is infinite, if it is.
     """
 
@@ -65,9 +65,8 @@ def _row(posterior: str, prior: str, pair: Pair) -> Row:
         heavy = not pair.family.has_moment(3) or getattr(pair.prior, "joint", False)
         method = "streamed" if heavy else "taylor or streamed"
         return Row(posterior, prior, method, variable, None, None if heavy else math.comb(5, 2) - 1, "accumulated", "")
-    known = can_sample(pair.family, pair.wanted)
-    exactly = "sampled" if pair.family.sampled_exactly else "approximate"
-    return Row(posterior, prior, "exact", variable, _interactions(pair), None, exactly if known else "accumulated", "")
+    statistics = way(pair.family, pair.wanted, "auto")
+    return Row(posterior, prior, "exact", variable, _interactions(pair), None, statistics, "")
 
 
 def _interactions(pair: Pair) -> int:
@@ -90,9 +89,9 @@ def _interactions(pair: Pair) -> int:
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return the table in Markdown, with a row for each posterior and a column for each prior.
 
-    A number is d_P of an "exact" pair. A star says that its statistics are drawn from their law, so that not even the
-    time depends on M. "streamed" marks the other pairs, with T where a Taylor polynomial is possible. ∞ marks an
-    infinite divergence.
+    A number is d_P of an "exact" pair. A star says that its statistics are drawn from their law, or that a part of the
+    noise is integrated out, so that not even the time depends on M. "streamed" marks the other pairs, with T where a
+    Taylor polynomial is possible. ∞ marks an infinite divergence.
     """
     priors = list(dict.fromkeys(row.prior for row in rows))
     lines = ["| posterior | " + " | ".join(priors) + " |", "|---" * (len(priors) + 1) + "|"]
@@ -107,4 +106,4 @@ def _cell(row: Row) -> str:
         return "∞"
     if row.d_p is None:
         return "streamed" + (", T" if row.taylor_d_p is not None else "")
-    return f"{row.d_p}{'*' if row.statistics in ('sampled', 'approximate') else ''}"
+    return f"{row.d_p}{'*' if row.statistics in ('sampled', 'integrated') else ''}"

@@ -9,12 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops.logistic import logistic_moments
+from leanbayes._ops.softmax import mixture_nll, softmax_moments
 from leanbayes.errors import InputError, ShapeMismatch
 from leanbayes.likelihood.base import Likelihood, Uncertainty, even_noise, inside, require_tensor, shape_of, wide
 
 __all__ = ["Categorical"]
-
-_TOGETHER = 2**18  # numbers, up to which all points are computed in one call
 
 
 class Categorical(Likelihood):
@@ -109,7 +108,9 @@ class Categorical(Likelihood):
         """Return the prediction for independent Gaussian logits.
 
         Two classes depend on the difference of their logits alone: quadrature, whose error `leanbayes._ops.logistic`
-        states, takes the place of the points.
+        states, takes the place of the points. For 3 to 16 classes and 32 points, the probabilities are within 2e-5 for
+        logits of standard deviation 0.1, within 1e-3 for 0.3 and within 0.04 for 1; the entropies are within four
+        times that.
         """
         m, v = (wide(self._classes_second(part)) for part in (mean, variance))
         if m.shape[1] == 2:
@@ -117,13 +118,9 @@ class Categorical(Likelihood):
             predicted = torch.stack([first, second], 1)
             total = torch.special.entr(predicted).sum(1)
             return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
-        if not torch.compiler.is_compiling() and points * m.numel() > _TOGETHER:
-            return super().uncertainty_of_moments(mean, variance, points)
-        noise = even_noise(m.shape[1], points).to(m).view(points, 1, -1, *[1] * (m.dim() - 2))
-        log_p = F.log_softmax(m + v.clamp_min(0).sqrt() * noise, dim=2)
-        p = log_p.exp()
-        averages = torch.cat([p.mean(0), -(p * log_p).sum(2, keepdim=True).mean(0)], 1)
-        return self.uncertainty(averages, torch.full(m.shape[:1], points, device=m.device), None)
+        predicted, aleatoric = softmax_moments(m, v, even_noise(m.shape[1], points))
+        total = torch.special.entr(predicted).sum(1)
+        return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
 
     def predictive(self, output: Any) -> Tensor:
         """Return the softmax of the logits."""
@@ -159,6 +156,11 @@ class Categorical(Likelihood):
         """Return −log of the mean over draws of the probability of the true class."""
         true = rows.gather(-1, targets.expand(len(rows), -1).unsqueeze(-1)).squeeze(-1)
         return math.log(len(rows)) - (true - rows.logsumexp(-1)).logsumexp(0)
+
+    def cold_mixture_nll(self, rows: Tensor, targets: Tensor, coldness: float, fine: bool = True) -> Tensor | float:
+        """Return the sum of `mixture_nll` for logits times a coldness; in one sweep over memory unless ``fine``."""
+        swept = None if fine else mixture_nll(rows, targets, coldness)
+        return super().cold_mixture_nll(rows, targets, coldness) if swept is None else swept
 
     def as_probabilities(self, target: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return one-hot targets; the weights are 0 where a target is ignored, else those of its class."""

@@ -91,6 +91,10 @@ class Family(ABC):
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:
         """Return Var(W). The caller passes ``mean`` where the family is ``relative`` or ``joint``."""
 
+    def raw_variance(self, rho: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Return Var(W) from the raw parameter in one sweep over memory, or None where the family has no such sweep."""
+        return None
+
     @abstractmethod
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
         """Return the law as a torch distribution, for densities, entropies and exact divergences."""
@@ -136,6 +140,21 @@ class Family(ABC):
 
         Returns:
             The means, or None where their law is not known.
+        """
+        return None
+
+    def integrated(
+        self,
+        wanted: Set[Term],  # noqa: ARG002
+        samples: int,  # noqa: ARG002
+        like: Tensor,  # noqa: ARG002
+        generator: torch.Generator | None,  # noqa: ARG002
+    ) -> Statistics | None:
+        """Draw a part of the noise of many draws, and return the expected means of terms given that part.
+
+        Divergences and their gradients are linear in these means, so both stay unbiased, and by the theorem of Rao and
+        Blackwell their variance does not grow. The arguments are those of `sampled`. A family whose noise has no part
+        that is cheap to draw returns None.
         """
         return None
 

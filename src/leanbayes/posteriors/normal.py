@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 
+from leanbayes._ops.scales import squared_softplus
 from leanbayes.errors import UnknownName
 from leanbayes.posteriors._noise import mirrored_normal, normal_and_sums, shifted_normal, standard_normal
 from leanbayes.posteriors._special import normal_and_gamma
@@ -83,6 +84,10 @@ class Normal(LocationScale):
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return σ²."""
         return spread.square()
+
+    def raw_variance(self, rho: Tensor) -> Tensor | None:
+        """Return softplus(ρ)², where a kernel fits."""
+        return squared_softplus(rho)
 
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
         """Return N(μ, σ²)."""

@@ -15,6 +15,7 @@ from leanbayes.posteriors.terms import Statistics, Term, power
 
 __all__ = ["Radial"]
 
+_CHUNK = 2**18  # radii that are drawn at a time
 _LOG_RADIUS = -0.5 * (0.57721566490153286061 + math.log(2))  # E log|r|, r ~ N(0, 1)
 
 
@@ -90,6 +91,30 @@ class Radial(LocationScale):
             second *= n * total / (samples * second.sum())
             log_density = _log_radius_density(radii, n).mean()
         return Statistics({power(1): first, power(2): second}, log_density)
+
+    def integrated(
+        self, wanted: Set[Term], samples: int, like: Tensor, generator: torch.Generator | None
+    ) -> Statistics | None:
+        """Draw M radii, and integrate the directions out: O(n + M) numbers where M draws have O(nM).
+
+        A uniform direction does not depend on the radius, so the mean of ξ^k given the radii is mean r^k · E u^k, with
+        E u^k = (k−1)!!/(n(n+2)…(n+k−2)) for even k and 0 for odd k. The density of ξ depends on the radius alone.
+        """
+        if any(term.kind == "log" or term.order != int(term.order) or term.order < 1 for term in wanted):
+            return None
+        n = like.numel()
+        of_direction = {term: self.expected(term, n) / (normal_moment(term) or 1.0) for term in wanted}  # E u^k
+        with torch.no_grad():
+            totals = like.new_zeros(1 + len(wanted))
+            for start in range(0, samples, _CHUNK):  # so that memory does not grow with M
+                radii = _radii(min(_CHUNK, samples - start), like, generator)
+                powers = [radii.pow(term.order).sum() for term in of_direction]
+                totals += torch.stack([_log_radius_density(radii, n).sum(), *powers])
+            log_density, *powers = (totals / samples).unbind()
+            means = {
+                term: (mean * u).expand_as(like) for mean, (term, u) in zip(powers, of_direction.items(), strict=True)
+            }
+        return Statistics(means, log_density)
 
     def output_noise(self, variance: Tensor, axis: int, count: int, generator: torch.Generator | None) -> Tensor:
         """Draw the standardised outputs of one weight draw for each example, √n·r·ζ/‖z‖.

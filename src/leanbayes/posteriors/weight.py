@@ -138,6 +138,10 @@ class RandomWeight:
 
     def random_variance(self) -> Tensor:
         """Return Var(W) of the random coordinates alone, shaped as ``spread``."""
+        if self._spread is None and self.rho is not None:
+            variance = self.family.raw_variance(self.rho)
+            if variance is not None:
+                return variance
         return self.family.variance(self.spread, self._needed_mean())
 
     def shared_variance(self) -> Tensor | None:

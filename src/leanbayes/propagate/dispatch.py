@@ -4,19 +4,20 @@ import functools
 import inspect
 import sys
 import threading
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from leanbayes._ops.questions import QUESTIONS
 from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.errors import MissingRule
 from leanbayes.propagate.registry import Registry, Rule
 
-__all__ = ["Memory", "apply_rule", "missing", "refuse_kernel"]
+__all__ = ["Memory", "apply_rule", "leaves_of", "missing", "refuse_kernel"]
 
 # The mean answers operations that only ask for shape, type or device, or that make a new tensor of the same kind.
 _LIKE = "zeros_like ones_like empty_like full_like rand_like randn_like"
@@ -51,9 +52,11 @@ def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """
     kwargs = kwargs or {}
     if func in _ANSWERED_BY_THE_MEAN:
+        if len(args) == 1 and not kwargs and isinstance(args[0], kind):  # nearly always
+            return func(args[0].expected)
         args, kwargs = tree_map(lambda value: value.expected if isinstance(value, kind) else value, (args, kwargs))
         return func(*args, **kwargs)
-    leaves = tree_leaves((args, kwargs))
+    leaves = leaves_of((args, kwargs))
     if any(isinstance(leaf, SparseTensor) for leaf in leaves):
         args, kwargs = tree_map(_dense_of, (args, kwargs))
     random = [leaf for leaf in leaves if isinstance(leaf, kind)]
@@ -77,11 +80,20 @@ def apply_rule(kind: Any, func: Any, args: Any, kwargs: Any) -> Any:
             raise
         missing(func, random[0], "it is called in a way that its rule does not know")
     if not rule.composite and _nesting.depth == 0:
-        _note_uses(func, random, [leaf for leaf in tree_leaves(result) if isinstance(leaf, kind)])
+        _note_uses(func, random, [leaf for leaf in leaves_of(result) if isinstance(leaf, kind)])
     if in_place:
         args[0].overwrite(result)
         return args[0]
     return result
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return what nested sequences and mappings hold, as torch's slower `tree_leaves` does for all kinds of trees."""
+    if isinstance(value, tuple | list):
+        return [leaf for part in value for leaf in leaves_of(part)]
+    if isinstance(value, Mapping):
+        return [leaf for part in value.values() for leaf in leaves_of(part)]
+    return [value]
 
 
 def _computed(rule: Rule, operation: Any, args: Any, kwargs: Any) -> Any:
@@ -109,7 +121,7 @@ def _dense_of(value: Any) -> Any:
 
 def refuse_kernel(kind: Any, func: Any, args: Any, kwargs: Any) -> NoReturn:
     """Raise `MissingRule`: an operation that reaches the kernels has bypassed the rules, and there are no values."""
-    missing(func, next(leaf for leaf in tree_leaves((args, kwargs or {})) if isinstance(leaf, kind)))
+    missing(func, next(leaf for leaf in leaves_of((args, kwargs or {})) if isinstance(leaf, kind)))
 
 
 def missing(operation: Any, random: Any, why: str = "") -> NoReturn:

@@ -46,5 +46,5 @@ class RadialRecipe(Variational):
         return Radial(self.initial_scale())
 
     def estimator(self) -> Estimator:
-        """Return the estimator that draws the statistics of all draws from their joint law; see `Radial`."""
-        return MonteCarlo(self.kl_draws, statistics="sampled")
+        """Return the estimator, which draws the radii and integrates the directions out."""
+        return MonteCarlo(self.kl_draws)

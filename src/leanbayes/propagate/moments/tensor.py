@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from leanbayes.errors import InputError, UnknownName
 from leanbayes.posteriors import RandomWeight
-from leanbayes.propagate.dispatch import Memory, apply_rule, missing, refuse_kernel
+from leanbayes.propagate.dispatch import Memory, apply_rule, leaves_of, missing, refuse_kernel
 from leanbayes.propagate.moments.correlations import INDEPENDENT, Averages, Correlations, Noise
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.uses import Origin
@@ -229,7 +228,7 @@ def first_random(*values: Any) -> MomentTensor:
 
 def only_first(operation: Any, values: Any) -> MomentTensor:
     """Return the first of a rule's arguments; raise `MissingRule` if another argument is random."""
-    random = [leaf for leaf in tree_leaves(values) if isinstance(leaf, MomentTensor)]
+    random = [leaf for leaf in leaves_of(values) if isinstance(leaf, MomentTensor)]
     if len(random) != 1 or random[0] is not values[0]:
         missing(operation, random[0], "only its first argument may be random")
     first: MomentTensor = random[0]

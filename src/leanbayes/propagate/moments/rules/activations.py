@@ -8,16 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.moments import gelu as gelu_in_one_sweep
 from leanbayes._ops.moments import rectify, rectify_and_sum, sums_positions
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Averages, Correlations, Noise
-from leanbayes.propagate.moments.gaussian import clipped, exponential_below, integrate, rectified
+from leanbayes.propagate.moments.gaussian import clipped, exponential_below, hermite_nodes, integrate, rectified
 from leanbayes.propagate.moments.kinds import RULES, apply_elementwise
 from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, variance_of
 
 __all__ = [
-    "absolute", "celu", "clamp", "elu", "exponential", "hardsigmoid", "hardtanh", "leaky", "power", "prelu", "relu",
-    "relu6", "selu", "smooth",
+    "absolute", "celu", "clamp", "elu", "exponential", "gelu", "hardsigmoid", "hardtanh", "leaky", "power", "prelu",
+    "relu", "relu6", "selu", "smooth",
 ]  # fmt: skip
 
 GAUSSIAN = "a Gaussian input"
@@ -186,8 +187,38 @@ def exponential(function: Function, mean: Tensor, variance: Tensor) -> Moments:
     return function(mean) + shift, (2 * mean + variance).exp() * torch.expm1(variance)
 
 
+@RULES.rule(
+    F.gelu,
+    exact=False,
+    assumes=GAUSSIAN + "; quadrature with 13 nodes: error below 1e-3 up to σ = 1",
+)
+def gelu(operation: Operation, input: Any, *, approximate: str = "none") -> MomentTensor:
+    """Compute the moments of z·Φ(z) by Gauss-Hermite quadrature, in one sweep over memory where a compiled one exists.
+
+    The rule is elementwise.
+    """
+
+    def function(z: Tensor) -> Tensor:
+        return operation(z, approximate=approximate)
+
+    def moments(mean: Tensor, variance: Tensor) -> Moments:
+        shift, spread = integrate(function, mean, variance)
+        return function(mean) + shift, spread
+
+    swept = None
+    if input.setting.order != "taylor" and approximate == "none":
+        swept = gelu_in_one_sweep(input.expected, input.variance, hermite_nodes())
+    if swept is None:
+        return apply_elementwise(input, function, moments)
+    shift, variance, covariance = swept
+    after = Noise(variance)
+    correlations = input.correlations.elementwise(input.noise, after, lambda pick: pick(covariance), input.setting.rank)
+    result: MomentTensor = input.like(function(input.expected) + shift, variance, correlations)
+    return result
+
+
 @RULES.elementwise(
-    *(F.gelu, F.silu, F.mish, F.softplus, F.logsigmoid, F.softsign, F.tanhshrink, F.hardswish),
+    *(F.silu, F.mish, F.softplus, F.logsigmoid, F.softsign, F.tanhshrink, F.hardswish),
     *(torch.sigmoid, Tensor.sigmoid, torch.special.expit, torch.tanh, Tensor.tanh, F.sigmoid, F.tanh),
     *(torch.erf, Tensor.erf, torch.sin, Tensor.sin, torch.cos, Tensor.cos, torch.atan, Tensor.atan),
     *(torch._C._nn.silu, torch._C._nn.hardswish, torch._C._nn.mish),

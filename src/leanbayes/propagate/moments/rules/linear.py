@@ -57,7 +57,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     x_variance, w_variance, b_variance = variance_of(input), weight_variance(operation, weight), variance_of(bias)
     box = setting.kernels == "box" and operation in _CONVOLUTIONS and call.groups == 1 and x_variance is not None
     shares = _shares(call, x, tuple(w.shape[2:])) if box or setting.rank > 0 else None
-    mean = operation(x, w, b, *args, **kwargs)
+    mean = call.of_means(x, w, b)
     means: Means | None = None
     w_square: Tensor | None = None
     if x_variance is not None and box:
@@ -144,6 +144,19 @@ class Call(NamedTuple):
         stride, padding, dilation, output_padding = (for_each_axis(options[name], rank) for name in names.split())
         return stride, padding, dilation, transposed, output_padding, options["groups"]
 
+    def of_means(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        """Apply the operation itself. Small images under large filters have their channels outermost meanwhile.
+
+        The convolutions of the CPU then take 0.7 of the time, because they rearrange the filters faster in that layout.
+        """
+        operation, args, kwargs = self
+        small = operation is F.conv2d and x.dim() == 4 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        if not small or torch.is_grad_enabled() or x.is_contiguous():
+            return operation(x, w, b, *args, **kwargs)
+        if 2 * x.numel() >= w.numel() or w.shape[2] * w.shape[3] == 1:
+            return operation(x, w, b, *args, **kwargs)
+        return channels_innermost(operation(x.contiguous(), w, b, *args, **kwargs))
+
     def at_one_position(self, value: Tensor, kernel: Tensor) -> Tensor:
         """Apply the operation to a value of one position with a kernel of one offset."""
         if self.operation is F.linear:
@@ -226,7 +239,7 @@ def weight_variance(operation: Operation, weight: Any) -> WeightVariance | None:
     sparse_operation = operation is F.linear or operation in _CONVOLUTIONS
     if known.index is not None and known.mean.numel() >= _FEWEST_ENTRIES and sparse_operation:
         return Sparse(known.index, known.random_variance(), tuple(known.mean.shape))
-    if known.index is not None or known.family.relative:
+    if known.index is not None or known.family.relative or not torch.is_grad_enabled():
         return Dense(weight.variance)
     return Dense(weight.variance, known.spread, known.family.variance)
 
