@@ -87,20 +87,23 @@ def _views(names: Sequence[str], case: int, arrays: Arrays) -> dict[str, _Shown]
     views = {}
     for name in names:
         prefix = f"{name}/shown/{case}"
-        parts = [arrays.by_key.get(f"{prefix}/{kind}") for kind in (*_PICTURES, "facts")]
-        if any(part is None for part in parts):
+        keys = [f"{prefix}/{kind}" for kind in (*_PICTURES, "facts")]
+        if not all(key in arrays.by_key for key in keys):
             continue
-        *planes, facts = (np.asarray(part) for part in parts)
+        *planes, facts = (arrays.by_key[key] for key in keys)
         sizes = {plane.shape[:2] for plane in planes}
         right = facts.shape == (_FACTS,) and len(sizes) == 1 and planes[0].ndim == 3 and planes[0].shape[2] in (1, 3)
         if not right or any(plane.ndim != 2 for plane in planes[1:]) or 0 in planes[0].shape:
-            shapes = {kind: np.shape(part) for kind, part in zip((*_PICTURES, "facts"), parts, strict=True)}
+            shapes = {key: arrays.by_key[key].shape for key in keys}
             raise FileError(f"{arrays.path}: the arrays of {prefix} do not fit together: {shapes}; compare again")
         dice, doubt, at, slices, stretch = (float(value) for value in facts)
         raters = arrays.by_key.get(f"{prefix}/raters")
         if raters is not None and raters.shape[1:] != planes[0].shape[:2]:
             raise FileError(f"{arrays.path}: {prefix}/raters has another size than the image; compare again")
-        views[name] = _Shown(*planes, raters, dice, doubt, int(at), int(slices), stretch)
+        image, truth, predicted, total, epistemic = planes
+        views[name] = _Shown(
+            image, truth, predicted, total, epistemic, raters, dice, doubt, int(at), int(slices), stretch
+        )
     return views
 
 
