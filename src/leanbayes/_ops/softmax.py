@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.moments import share_out
-from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.normal import has_kernel, share_out
 
 __all__ = ["mixture_nll", "softmax_moments"]
 
