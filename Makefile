@@ -8,7 +8,7 @@ PEERS_INSTALLED = $(PEERS)/.installed
 
 # Scripts that measure a claim and write docs/results/*.json; peers.py is apart, for it needs the peers.
 BENCHES = benchmarks/engine.py benchmarks/batch_norm.py benchmarks/auto.py benchmarks/moments_cost.py \
-	benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py benchmarks/compile.py
+	benchmarks/prediction.py benchmarks/moments_accuracy.py benchmarks/moment_likelihoods.py benchmarks/kl.py benchmarks/sparse.py benchmarks/compile.py
 
 # Tests that take about a minute of one core together, and that break first if something basic does.
 FAST = tests/test_architecture.py tests/test_layout.py tests/test_citations.py tests/test_documentation.py \

@@ -7,7 +7,7 @@
 - families: M = 1000 compared with M = 1 for 10⁶ weights, as `MonteCarlo` computes them by default.
 - nets: one training step at M = 100 compared with M = 1, for DenseNet-121, VGG-16 and ResNet-50, Normal and Radial.
 
-    python benchmarks/kl.py [--rounds 3] [--only families] [--nets densenet121 vgg16 resnet50]
+    python benchmarks/kl.py [--rounds 3] [--only families [--cpu-time]] [--nets densenet121 vgg16 resnet50]
 """
 
 import argparse
@@ -107,12 +107,12 @@ def weights(rounds: int) -> dict[str, Any]:
     return figures
 
 
-def families() -> dict[str, Any]:
+def families(clock: Callable[[], float]) -> dict[str, Any]:
     """Compare M = 1000 with M = 1 for families whose time does not grow with M, in turns."""
     figures: dict[str, Any] = {}
     for posterior in (lb.posteriors.Normal(), lb.posteriors.Radial()):
         weight = weight_of(10**6, posterior)
-        turns = race({str(m): lambda m=m, w=weight: estimate(lb.MonteCarlo(m), w) for m in (1, 1000)}, TURNS)
+        turns = race({str(m): lambda m=m, w=weight: estimate(lb.MonteCarlo(m), w) for m in (1, 1000)}, TURNS, clock)
         name = type(posterior).__name__
         figures[name] = timing("M = 1", turns["1"], turns["1"]) | timing("M = 1000", turns["1000"], turns["1"])
         print(name, figures[name], flush=True)
@@ -145,18 +145,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--nets", nargs="*", default=["densenet121", "vgg16", "resnet50"])
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="on a busy machine: one thread, seconds of the processor"
+    )
     parser.add_argument("--only", choices=["weights", "families", "nets"], nargs="+", help="by default all")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.cpu_time:
+        torch.set_num_threads(1)
     torch.manual_seed(0)
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "weights": lambda: weights(options.rounds),
-        "families": families,
+        "families": lambda: families(time.process_time if options.cpu_time else time.perf_counter),
         "nets": lambda: nets(options.nets, options.rounds),
     }
     results = {name: measure() for name, measure in parts.items() if not options.only or name in options.only}
     out = options.out or RESULTS / ("_".join(["kl", *(options.only or [])]) + ".json")
-    write(out, results, {"rounds": options.rounds, "prior": "N(0, 1)"})
+    write(out, results, {"rounds": options.rounds, "prior": "N(0, 1)", "cpu_time": options.cpu_time})
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
-"""Measure what predictions cost, in the same run as a plain pass of the network in eval mode and without gradients.
+"""Measure what moments cost on a ResNet-18 for 32x32 images, in the same run as plain passes and steps.
 
-- networks: for U-Nets, a small CNN, LeNet-5, ResNet-18 and a vision transformer, `predict` of the plain model, one pass
-  of `moments`, and `predict` in one pass.
-
-The other parts measure a ResNet-18 on 32x32 images:
+``benchmarks/prediction.py`` measures predictions of other networks.
 
 - predict: one pass of `moments`, with every weight random and with 1 % of them, compared with a plain pass of the model
   and with a plain pass in channels_last, which is the layout that `moments` uses on the CPU.
@@ -12,14 +9,11 @@ The other parts measure a ResNet-18 on 32x32 images:
 - samples: 20 draws of `predict`.
 - covariance: the full covariance, which the predecessor of VDP++ carries, on the LeNet of its MNIST experiments.
 
-    python benchmarks/moments_cost.py [--batch 64] [--rounds 8] [--only networks] [--threads 2] [--cpu-time]
-
-On a busy machine, ``--threads 1 --cpu-time`` counts the seconds of the processor instead of those of the clock.
+    python benchmarks/moments_cost.py [--batch 64] [--rounds 8] [--threads 2]
 """
 
 import argparse
 import copy
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +25,7 @@ import leanbayes as lb
 from engine import N_DATA, stepper
 from harness import RESULTS, race, timing, write
 from leanbayes.evaluation.cost import peak_memory
-from leanbayes.lab.models import lenet5, resnet18, unet, vit
+from leanbayes.lab.models import lenet5, resnet18
 
 SAMPLES = 20
 SUBSPACES = {"all random": lb.everything(), "1 % random": lb.random_k(0.01)}
@@ -39,51 +33,6 @@ SUBSPACES = {"all random": lb.everything(), "1 % random": lb.random_k(0.01)}
 EXACT = lb.propagate.Moments(kernels="exact")
 INDEPENDENT = lb.propagate.Moments(rank=0)
 TRAINING = lb.propagate.Moments().lean()
-
-
-def small_cnn(norm: bool) -> nn.Module:
-    """Build the small CNN that natural gradients were tried on: two convolutions and two linear layers for 28x28."""
-    norms = [nn.BatchNorm2d(16), nn.BatchNorm2d(32), nn.BatchNorm1d(128)] if norm else [nn.Identity()] * 3
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), norms[0], nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), norms[1], nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * 49, 128), norms[2], nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
-
-
-Case = tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, ...], lb.Likelihood]
-NETWORKS: dict[str, Case] = {
-    "U-Net, 64x64, 2 classes": (lambda: unet(3, 2), (3, 64, 64), (1, 16), lb.Categorical()),
-    "U-Net, 64x64, 1 logit": (lambda: unet(3, 1), (3, 64, 64), (16,), lb.Bernoulli()),
-    "U-Net, 128x128, 2 classes": (lambda: unet(3, 2), (3, 128, 128), (1, 16), lb.Categorical()),
-    "small CNN": (lambda: small_cnn(norm=False), (1, 28, 28), (1, 16, 100, 500), lb.Categorical()),
-    "small CNN, batch norm": (lambda: small_cnn(norm=True), (1, 28, 28), (1, 16, 100, 500), lb.Categorical()),
-    "LeNet-5": (lambda: lenet5(1, 10), (1, 28, 28), (1, 16, 100, 500), lb.Categorical()),
-    "ResNet-18": (lambda: resnet18(10, 3), (3, 32, 32), (1, 16, 64), lb.Categorical()),
-    "ViT": (lambda: vit(3, 10), (3, 32, 32), (1, 16, 64), lb.Categorical()),
-}
-"""For each network: how it is built, the shape of an image, the sizes of batches, and what its outputs mean."""
-
-
-def networks(rounds: int, cpu_time: bool) -> dict[str, Any]:
-    """Measure, for each network and batch, what predictions cost in plain passes."""
-    figures: dict[str, Any] = {}
-    for name, (make, shape, batches, likelihood) in NETWORKS.items():
-        plain = make().eval()
-        bnn = lb.Bayesian(copy.deepcopy(plain), posterior=lb.posteriors.Normal(0.01), predict_by="moments").eval()
-        for batch in batches:
-            x = torch.randn(batch, *shape)
-            works: dict[str, Callable[[], object]] = {
-                "plain": without_gradients(lambda model=plain, x=x: model(x)),
-                "predict, plain model": lambda model=plain, x=x, law=likelihood: lb.predict(model, x, likelihood=law),
-                "moments": without_gradients(lambda bnn=bnn, x=x: lb.moments(bnn, x)),
-                "predict, one pass": lambda bnn=bnn, x=x, law=likelihood: lb.predict(bnn, x, likelihood=law),
-            }
-            times = race(works, rounds, time.process_time if cpu_time else time.perf_counter)
-            row = {work: min(taken) / min(times["plain"]) for work, taken in times.items() if work != "plain"}
-            figures[f"{name}, batch {batch}"] = {"plain_seconds": min(times["plain"]), **row}
-            print(f"{name}, batch {batch}:", {work: round(ratio, 2) for work, ratio in row.items()}, flush=True)
-    return figures
 
 
 def without_gradients(function: Callable[[], object]) -> Callable[[], object]:
@@ -189,20 +138,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--only", choices=["networks"], help="measure this part alone")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--cpu-time", action="store_true", help="count seconds of the processor; takes one thread")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS / "moments_cost.json")
     options = parser.parse_args()
-    if options.cpu_time and options.threads != 1:
-        parser.error("--cpu-time adds up the seconds of all threads; give --threads 1 too")
-    out = options.out or RESULTS / ("predict_cost.json" if options.only else "moments_cost.json")
-    settings = {"rounds": options.rounds, "threads": options.threads, "cpu_time": options.cpu_time}
+    settings = {"rounds": options.rounds, "threads": options.threads}
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    if options.only:
-        write(out, {"networks": networks(options.rounds, options.cpu_time)}, settings)
-        return
     x, y = torch.randn(options.batch, 3, 32, 32), torch.randint(0, 10, (options.batch,))
     plain = resnet18(10, 3)
     bayesian = {
@@ -219,8 +160,7 @@ def main() -> None:
     }
     for part, figures in results.items():
         print(part, {name: round(value, 3) for name, value in figures.items() if "ratio" in name})
-    results["networks"] = networks(options.rounds, options.cpu_time)
-    write(out, results, settings | {"batch": options.batch, "model": "resnet18, 32x32"})
+    write(options.out, results, settings | {"batch": options.batch, "model": "resnet18, 32x32"})
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def test_the_search_looks_at_all_draws_only_a_few_times(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_BLOCK", 999)
     seen: list[int] = []
     nll = module._Logits.nll
-    monkeypatch.setattr(module._Logits, "nll", lambda self, log_t: seen.append(self.targets) or nll(self, log_t))
+    monkeypatch.setattr(module._Logits, "nll", lambda self, *how: seen.append(self.targets) or nll(self, *how))
     stored = module._Logits(Categorical(), None)
     stored.add(iter(draws), y)
     temperature = math.exp(stored.best())
@@ -235,3 +235,20 @@ def test_brents_search_finds_the_valley(valley: float) -> None:
         return math.exp(abs(x - valley)) - abs(x - valley) + 0.1 * (x - valley) ** 2
 
     assert module._brent(function, -1.0, 0.1, 1.0) == pytest.approx(valley, abs=2e-5)
+
+
+def test_a_search_in_float32_finds_the_temperature_of_float64(monkeypatch):
+    """Of many targets, for which the kernel takes the place of torch."""
+    source = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(3, 30_000, 5, generator=source)
+    y = torch.distributions.Categorical(logits=logits[0] / 2.5).sample()
+    best = []
+    for many in (2**40, 1000):
+        monkeypatch.setattr(module, "_MANY", many)
+        stored = module._Logits(Categorical(), None)
+        stored.add(iter(logits), y)
+        best.append(stored.best())
+        assert stored.fine == (many > 30_000)
+    assert best[0] != 0
+    assert abs(best[1] - best[0]) < 2e-4
+    assert stored.nll(best[0], False) == pytest.approx(stored.nll(best[0]), rel=1e-6)

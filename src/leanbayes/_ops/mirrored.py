@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import has_kernel, threads
+from leanbayes._ops.normal import has_kernel, share_out
 
 __all__ = ["kernel_fits", "pair", "pull_back"]
 
@@ -42,5 +42,4 @@ def _run(name: str, *tensors: Tensor) -> None:
     def piece(start: int) -> None:
         kernel(*(array[start : start + _PIECE] for array in arrays))
 
-    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
-        pass
+    share_out(piece, range(0, arrays[0].size, _PIECE))

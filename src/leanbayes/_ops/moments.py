@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import threads
+from leanbayes._ops.normal import share_out
 
 __all__ = [
     "add_turned",
@@ -26,7 +26,6 @@ __all__ = [
     "rectify",
     "rectify_and_sum",
     "resample",
-    "share_out",
     "square",
     "sums_positions",
     "turned",
@@ -56,6 +55,8 @@ def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tup
     """
     if not _fit(mean, variance):
         return None
+    if not torch.is_grad_enabled():  # torch looks at signatures in each call of `apply`
+        return _Rectify.forward(mean, variance, remake)
     moments: tuple[Tensor, Tensor] = _Rectify.apply(mean, variance, remake)
     return moments
 
@@ -248,7 +249,8 @@ def affine(
     vectors = (centre, on_variance, on_square, added)
     if not _fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
         return None
-    result: tuple[Tensor, Tensor] = _Affine.apply(x, variance, *(vector.contiguous() for vector in vectors))
+    arguments = (x, variance, *(vector.contiguous() for vector in vectors))
+    result: tuple[Tensor, Tensor] = (_Affine.apply if torch.is_grad_enabled() else _Affine.forward)(*arguments)
     return result
 
 
@@ -333,22 +335,6 @@ def _sweep(name: str, tensors: Sequence[Tensor], common: Sequence[Any] = ()) -> 
 def _share(numbers: int) -> int:
     """Return how many numbers a thread takes at a time: four shares each, as a call costs as much as thousands."""
     return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
-
-
-def share_out(work: Callable[[Any], None], starts: Sequence[Any]) -> None:
-    """Call ``work`` on each start, in threads. This thread works too: others may wait for cores that torch holds."""
-    remaining = iter(starts)
-
-    def take() -> None:
-        for start in remaining:
-            work(start)
-
-    helpers = min(torch.get_num_threads(), len(starts)) - 1
-    others = [threads(torch.get_num_threads()).submit(take) for _ in range(helpers)]
-    take()
-    for other in others:
-        if not other.cancel():
-            other.result()
 
 
 def _by_example(

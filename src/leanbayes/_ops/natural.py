@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import has_kernel, threads
+from leanbayes._ops.normal import has_kernel, share_out
 
 __all__ = ["kernel_fits", "natural_step"]
 
@@ -37,5 +36,4 @@ def natural_step(row: Sequence[Tensor], numbers: Sequence[float]) -> None:
     def piece(start: int) -> None:
         update(*(array[start : start + _PIECE] for array in arrays), settings)
 
-    for _ in threads(torch.get_num_threads()).map(piece, range(0, arrays[0].size, _PIECE)):
-        pass
+    share_out(piece, range(0, arrays[0].size, _PIECE))

@@ -7,7 +7,7 @@ The kernels in `leanbayes._ops.normal_kernels` are compiled at the first use and
 `leanbayes._ops.normal_numpy` gives the same numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import ModuleType
@@ -29,9 +29,9 @@ __all__ = [
     "pull_back",
     "scale",
     "seed_of",
+    "share_out",
     "shift",
     "spread",
-    "threads",
 ]
 
 _LARGE = 2**17  # numbers from which a kernel is worth its call
@@ -137,8 +137,7 @@ def _run(name: str, seed: int, tensors: list[Tensor], rows: Any = None) -> None:
         with np.errstate(all="ignore"):  # numpy would warn of infinities that torch passes on
             kernel(first, *pieces, *(() if rows is None else (rows[number],)))
 
-    for _ in threads(torch.get_num_threads()).map(piece, range(-(-arrays[0].size // _PIECE))):
-        pass
+    share_out(piece, range(-(-arrays[0].size // _PIECE)))
 
 
 def _kernels() -> ModuleType:
@@ -151,6 +150,22 @@ def _kernels() -> ModuleType:
 
 
 @cache
-def threads(count: int) -> ThreadPoolExecutor:
+def _threads(count: int) -> ThreadPoolExecutor:
     """Return the threads that all kernels share."""
     return ThreadPoolExecutor(count, thread_name_prefix="leanbayes")
+
+
+def share_out(work: Callable[[Any], None], starts: Sequence[Any]) -> None:
+    """Call ``work`` on each start, in threads. This thread works too: others may wait for cores that torch holds."""
+    remaining = iter(starts)
+
+    def take() -> None:
+        for start in remaining:
+            work(start)
+
+    helpers = min(torch.get_num_threads(), len(starts)) - 1
+    others = [_threads(torch.get_num_threads()).submit(take) for _ in range(helpers)]
+    take()
+    for other in others:
+        if not other.cancel():
+            other.result()

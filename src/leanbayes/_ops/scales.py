@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.moments import share_out
-from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.normal import has_kernel, share_out
 
 __all__ = ["squared_softplus"]
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.moments import share_out
-from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.normal import has_kernel, share_out
 
 __all__ = ["mixture_nll", "softmax_moments"]
 
@@ -32,11 +31,13 @@ def softmax_moments(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tens
     >>> [part.shape for part in softmax_moments(torch.zeros(2, 3), torch.ones(2, 3), points)]
     [torch.Size([2, 3]), torch.Size([2])]
     """
+    if torch.compiler.is_compiling():  # before any question about sizes, which would fix them in the graph
+        return _together(mean, variance, noise)
     size = len(noise) * mean.numel()
     plain = not (torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad))
     if plain and all(has_kernel(part, size, _LEAST) for part in (mean, variance)) and compiled.available():
         return _swept(mean, variance, noise)
-    if torch.compiler.is_compiling() or size <= _TOGETHER:
+    if size <= _TOGETHER:
         return _together(mean, variance, noise)
     deviation = variance.clamp_min(0).sqrt()
     probabilities, entropies = torch.zeros_like(mean), torch.zeros_like(mean.select(1, 0))
