@@ -37,8 +37,8 @@ def test_the_choice_has_the_least_nll_of_all_widths_around_it() -> None:
         assert nll(chosen.width) <= nll(chosen.width * factor) + 1e-6
     assert abs(nll(chosen.width) - chosen.nll) < 1e-3
     assert 0.35 <= chosen.width <= 0.71
-    assert chosen.temperature is not None
-    assert 0.7 < chosen.temperature < 1.4
+    assert chosen.rescaling is not None
+    assert 0.7 < chosen.rescaling < 1.4
 
 
 def test_the_search_leaves_the_network_as_it_was_and_applying_scales_it() -> None:
@@ -58,7 +58,7 @@ def test_numbers_have_a_width_and_no_temperature() -> None:
     network = lb.Bayesian(nn.Linear(2, 1), posterior=lb.posteriors.Normal(1.0), predict_by="moments")
     x = torch.randn(200, 2)
     chosen = calibrate(network, [(x, network.model(x).detach())], lb.Gaussian(0.1))
-    assert chosen.temperature is None
+    assert chosen.rescaling is None
     assert abs(chosen.width - 0.25) < 1e-9  # the targets are the means, so the narrowest width is the best
     assert chosen.noise is None  # the noise is known
     assert chosen.applied(network, lb.Gaussian(0.1)) is network
@@ -70,9 +70,9 @@ def test_a_few_examples_that_are_all_right_do_not_make_the_predictions_certain()
     x = torch.randn(30, 2, dtype=torch.float64)
     y = network.model(x).argmax(1)
     chosen = calibrate(network, [(x, y)], lb.Categorical())
-    assert chosen.temperature is not None
-    assert chosen.temperature > 0.05 * 1.1
-    assert Temperature.fit(network, [(x, y)], lb.Categorical()).temperature < chosen.temperature
+    assert chosen.rescaling is not None
+    assert chosen.rescaling > 0.05 * 1.1
+    assert Temperature.fit(network, [(x, y)], lb.Categorical()).temperature < chosen.rescaling
 
 
 def test_a_learned_noise_is_the_one_with_the_least_nll() -> None:

@@ -13,7 +13,7 @@ from tests.lab.report.fixtures import FAILED, METHODS, TASKS, classes_task, save
 VOID = {"meta", "link", "img", "br"}
 FIGURES = {
     "classes": ["cost", "reliability", "risk", "errors", "shifted", "layers", "sigma", "examples"],
-    "pixels": ["cost", "reliability", "risk", "errors", "layers", "overlays"],
+    "pixels": ["showcase", "cost", "reliability", "risk", "errors", "layers", "overlays"],
     "regression": ["cost", "intervals", "layers"],
 }
 
