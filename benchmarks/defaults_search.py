@@ -1,0 +1,188 @@
+"""The search of benchmarks/defaults.py: which settings to try, and which of them the record chooses."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from scipy.stats import t as student
+
+__all__ = ["BEFORE", "RECIPES", "SEEDS", "combined", "finalists", "gains", "screening", "spec", "summary"]
+
+SEEDS = {"screen": (0,), "combine": (0, 1), "confirm": (2, 3, 4)}
+Setting = Mapping[str, Any]
+
+_USUAL = {"pretrain": 0.5, "prior": "fitted", "kl_end": None, "init_scale": 0.01, "scale_lr": 0.01}
+
+# The defaults before this search, around which it begins.
+BEFORE: dict[str, dict[str, Any]] = {
+    "partial": _USUAL,
+    "vi": _USUAL | {"kl_end": 0.01},
+    "layers": _USUAL,
+    "radial": _USUAL | {"kl_end": 0.01, "init_scale": 0.5},
+    "vdp": _USUAL | {"kl_end": 0.01},
+    "ssvi": _USUAL | {"kl_end": 0.01, "pretrain": 0.0},
+}
+RECIPES = tuple(BEFORE)
+
+_LEVELS: dict[str, tuple[Any, ...]] = {
+    "kl_end": (0.001, 0.1, 1.0),
+    "init_scale": (0.03, 0.1),
+    "scale_lr": (0.03, 0.1),
+    "pretrain": (0.25, 0.75),
+    "prior": ("centred", "normal"),
+}
+_OWN_LEVELS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "partial": {"kl_end": (0.01, 0.1)},
+    "layers": {"kl_end": (0.01, 0.1)},
+    "radial": {"init_scale": (0.1, 2.0)},
+    "ssvi": {"pretrain": (0.25, 0.5)},
+}
+
+
+def spec(recipe: str, setting: Setting) -> str:
+    """Return the specification of a recipe with all five factors, whatever its defaults are.
+
+    >>> spec("vi", BEFORE["vi"])
+    'vi:pretrain=0.5,prior=fitted,kl_end=0.01,init_scale=0.01,scale_lr=0.01'
+    """
+    return f"{recipe}:" + ",".join(f"{name}={str(value).lower()}" for name, value in setting.items())
+
+
+def screening(recipe: str) -> list[str]:
+    """Return the present default and the settings that differ from it in one factor."""
+    before = BEFORE[recipe]
+    changed = [before | {factor: level} for factor, level in _changes(recipe)]
+    return [spec(recipe, setting) for setting in (before, *changed)]
+
+
+def _changes(recipe: str) -> list[tuple[str, Any]]:
+    levels = _LEVELS | _OWN_LEVELS.get(recipe, {})
+    return [(factor, level) for factor in _LEVELS for level in levels[factor] if level != BEFORE[recipe][factor]]
+
+
+def gains(jobs: Mapping[str, Any], one: str, other: str, seeds: Iterable[int]) -> dict[str, list[float]]:
+    """Return by how much the NLL of ``one`` is below that of ``other``, by task, for the seeds that both have.
+
+    A training that failed has an infinite NLL.
+    """
+    result: dict[str, list[float]] = {}
+    for task in sorted({key.split(" ")[0] for key in jobs}):
+        pairs = [(jobs.get(f"{task} {one} {seed}"), jobs.get(f"{task} {other} {seed}")) for seed in seeds]
+        values = [_nll(b) - _nll(a) for a, b in pairs if a is not None and b is not None]
+        if values:
+            result[task] = values
+    return result
+
+
+def _nll(row: Mapping[str, Any]) -> float:
+    return float(row.get("nll", math.inf))
+
+
+def _mean_gain(jobs: Mapping[str, Any], one: str, other: str, seeds: Iterable[int]) -> float:
+    by_task = gains(jobs, one, other, seeds)
+    return statistics.mean(statistics.mean(values) for values in by_task.values()) if by_task else -math.inf
+
+
+def _best_changes(jobs: Mapping[str, Any], recipe: str) -> list[tuple[str, Any]]:
+    """Return the best level of each factor that is better than the default, the best factor first."""
+    before, best = BEFORE[recipe], {}
+    for factor, level in _changes(recipe):
+        gain = _mean_gain(jobs, spec(recipe, before | {factor: level}), spec(recipe, before), SEEDS["screen"])
+        if gain > max(0.0, best.get(factor, (0.0, None))[0]):
+            best[factor] = (gain, level)
+    ranked = sorted(best, key=lambda factor: -best[factor][0])
+    return [(factor, best[factor][1]) for factor in ranked]
+
+
+def combined(jobs: Mapping[str, Any], recipe: str) -> list[str]:
+    """Return the default, the two best single changes, and the best two and three and all changes together."""
+    before, changes = BEFORE[recipe], _best_changes(jobs, recipe)
+    sets = [{}, *(dict([change]) for change in changes[:2]), *(dict(changes[:count]) for count in (2, 3, 5))]
+    return list(dict.fromkeys(spec(recipe, before | chosen) for chosen in sets))
+
+
+def finalists(jobs: Mapping[str, Any], recipe: str) -> list[str]:
+    """Return the present default, and the setting with the greatest mean gain of those tried with two seeds."""
+    default, *others = combined(jobs, recipe)
+    if not others:
+        return [default]
+    return [default, max(others, key=lambda other: _mean_gain(jobs, other, default, SEEDS["combine"]))]
+
+
+def summary(jobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return for each recipe what new seeds say about the finalist, and which of the two settings is chosen.
+
+    The finalist is chosen if the interval of its mean gain over seeds lies above 0 and no task is worse by more than
+    0.01 and two standard errors.
+    """
+    return {recipe: _verdict(jobs, recipe) for recipe in RECIPES}
+
+
+def _verdict(jobs: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+    default, *others = finalists(jobs, recipe)
+    fresh = SEEDS["confirm"]
+    verdict: dict[str, Any] = {
+        "before": default,
+        "screening": {
+            one: _mean_gain(jobs, one, default, SEEDS["screen"]) for one in screening(recipe)[1:] if _known(jobs, one)
+        },
+        "before_against_plain": _against_plain(jobs, default, fresh),
+        "chosen": default,
+    }
+    if not others:
+        return verdict
+    by_task = gains(jobs, others[0], default, fresh)
+    verdict |= {
+        "finalist": others[0],
+        "gain": _interval(by_task),
+        "finalist_against_plain": _against_plain(jobs, others[0], fresh),
+    }
+    harmed = [task for task, values in by_task.items() if _harms(values)]
+    if verdict["gain"] and verdict["gain"]["over_seeds"][0] > 0 and not harmed:
+        verdict["chosen"] = others[0]
+    return verdict | {"harmed": harmed}
+
+
+def _known(jobs: Mapping[str, Any], one: str) -> bool:
+    return any(f" {one} " in key for key in jobs)
+
+
+def _harms(values: list[float]) -> bool:
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return statistics.mean(values) < -max(0.01, 2 * error)
+
+
+def _against_plain(jobs: Mapping[str, Any], one: str, seeds: Iterable[int]) -> dict[str, Any]:
+    """By how much the NLL is above that of the plain network with temperature: the objective, and the worst task."""
+    means = {}
+    for task in sorted({key.split(" ")[0] for key in jobs}):
+        rows = [(jobs.get(f"{task} {one} {seed}"), jobs.get(f"{task} deterministic {seed}")) for seed in seeds]
+        values = [_nll(a) - float(b["scaled_nll"]) for a, b in rows if a is not None and b is not None]
+        if values:
+            means[task] = statistics.mean(values)
+    if not means:
+        return {}
+    worst = max(means, key=lambda task: means[task])
+    return {"mean": statistics.mean(means.values()), "worst": [worst, means[worst]], "tasks": means}
+
+
+def _interval(by_task: Mapping[str, list[float]]) -> dict[str, Any]:
+    """The mean over tasks of the mean over seeds, with two 95 % intervals.
+
+    The one over seeds takes the tasks as given; the one over tasks asks what another task would show, and is wide.
+    """
+    if len(by_task) < 2 or min(len(values) for values in by_task.values()) < 2:
+        return {}
+    means = {task: statistics.mean(values) for task, values in by_task.items()}
+    mean = statistics.mean(means.values())
+    variance = sum(statistics.variance(values) / len(values) for values in by_task.values()) / len(by_task) ** 2
+    freedom = sum(len(values) - 1 for values in by_task.values())
+    seeds = float(student.ppf(0.975, freedom)) * math.sqrt(variance)
+    tasks = float(student.ppf(0.975, len(means) - 1)) * statistics.stdev(means.values()) / math.sqrt(len(means))
+    return {
+        "mean": mean,
+        "over_seeds": [mean - seeds, mean + seeds],
+        "over_tasks": [mean - tasks, mean + tasks],
+        "tasks": means,
+    }
