@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from defaults_search import RECIPES, SEEDS, combined, finalists, screening, summary
+from defaults_search import RECIPES, SEEDS, WITHOUT, combined, finalists, screening, summary
 from defaults_tasks import TASKS
 from harness import RESULTS, ROOT, record_of
 from leanbayes.baselines import Temperature
@@ -65,7 +65,7 @@ def main() -> None:
     for seed in seeds:
         for task in options.tasks:
             do(options, task, PLAIN, seed)
-            for spec in _settings(options.phase, jobs, options.recipes):
+            for spec in _settings(options.phase, jobs, [r for r in options.recipes if task not in WITHOUT.get(r, ())]):
                 do(options, task, spec, seed)
     if options.phase == "summary":
         with _alone(options.out) as record:

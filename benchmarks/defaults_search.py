@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-__all__ = ["BEFORE", "RECIPES", "SEEDS", "combined", "finalists", "gains", "screening", "spec", "summary"]
+__all__ = ["BEFORE", "RECIPES", "SEEDS", "WITHOUT", "combined", "finalists", "gains", "screening", "spec", "summary"]
 
 SEEDS = {"screen": (0,), "combine": (0, 1), "confirm": (2, 3, 4)}
 Setting = Mapping[str, Any]
@@ -24,6 +24,7 @@ BEFORE: dict[str, dict[str, Any]] = {
     "ssvi": _USUAL | {"kl_end": 0.01, "pretrain": 0.0},
 }
 RECIPES = tuple(BEFORE)
+WITHOUT = {"vdp": ("cells", "lesions"), "ssvi": ("cells", "lesions")}  # a training takes minutes there
 
 _LEVELS: dict[str, tuple[Any, ...]] = {
     "kl_end": (0.001, 0.1, 1.0),

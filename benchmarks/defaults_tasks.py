@@ -19,6 +19,7 @@ from leanbayes.lab.data.sets.cells import cells
 from leanbayes.lab.data.sets.lesions import lesions
 from leanbayes.lab.data.source import Examples
 from leanbayes.lab.models.architectures.unet import unet
+from leanbayes.likelihood import Gaussian
 from leanbayes_papers.training import as_tensors, digit_images
 
 __all__ = ["TASKS", "SmallTask"]
@@ -58,14 +59,24 @@ def _joined(source: Source) -> TensorDataset:
     return TensorDataset(*(torch.cat(tensors) for tensors in zip(*(p.tensors for p in parts), strict=True)))
 
 
-def _table(name: str) -> Callable[[str, int], Task]:
-    def make(folder: str, seed: int) -> Task:
-        source = load_data(name, folder, seed=0)  # always split 0, whose test rows are never read
-        whole = _joined(source)
-        counts = (int(0.6 * len(whole)), int(0.15 * len(whole)), len(whole))
-        return _cut(source.task(None), whole, counts, seed)
+def _concrete(folder: str, seed: int) -> Task:
+    """A table with the usual network, which gives a noise for each input."""
+    source = load_data("uci-concrete", folder, seed=0)  # always split 0, whose test rows are never read
+    whole = _joined(source)
+    return _cut(source.task(None), whole, (int(0.6 * len(whole)), int(0.15 * len(whole)), len(whole)), seed)
 
-    return make
+
+def _energy(folder: str, seed: int) -> Task:
+    """A table with one noise for all inputs, which training learns."""
+    source = load_data("uci-energy", folder, seed=0)
+    whole = _joined(source)
+    features = whole.tensors[0].shape[1]
+    task = _cut(source.task(None), whole, (int(0.6 * len(whole)), int(0.15 * len(whole)), len(whole)), seed)
+    return replace(task, likelihood=Gaussian("learned"), model=lambda: _little_mlp(features))
+
+
+def _little_mlp(features: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(features, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 1))
 
 
 def _digits(folder: str, seed: int) -> Task:  # noqa: ARG001 - every task takes it
@@ -122,8 +133,8 @@ def _lesions(folder: str, seed: int) -> Task:  # noqa: ARG001 - every task takes
 
 
 TASKS = {
-    "uci-concrete": SmallTask(_table("uci-concrete"), 50, 64, "UCI concrete, the usual network for tables"),
-    "uci-energy": SmallTask(_table("uci-energy"), 50, 64, "UCI energy, the usual network for tables"),
+    "uci-concrete": SmallTask(_concrete, 50, 64, "UCI concrete, the usual network for tables, noise for each input"),
+    "uci-energy": SmallTask(_energy, 50, 64, "UCI energy, two hidden layers, one learnt noise"),
     "digits": SmallTask(_digits, 50, 50, "300 digits of 8x8, a network with one hidden layer"),
     "fashion": SmallTask(_fashion, 20, 50, "1,000 Fashion-MNIST images of 14x14, a small LeNet"),
     "cells": SmallTask(_cells, 20, 50, "600 generated blood cells, a small network with batch norm"),
