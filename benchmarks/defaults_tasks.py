@@ -106,14 +106,14 @@ def _little_lenet() -> nn.Module:
 
 def _generated(source: Source, other: Source, counts: tuple[int, int, int], model: Callable[[], nn.Module]) -> Task:
     """Take the scoring set from another drawing of the data, standardised like the first."""
-    scoring = Examples(other.validation.inputs, other.validation.targets, source.preparation)
+    scoring = Examples(other.train.inputs, other.train.targets, source.preparation)
     sets = (source.train, source.validation, scoring)
     train, validation, test = (as_tensors(part, count) for part, count in zip(sets, counts, strict=True))
     return replace(source.task(None), train=train, validation=validation, test=test, model=model)
 
 
 def _cells(folder: str, seed: int) -> Task:  # noqa: ARG001 - every task takes it
-    one, two = cells(seed=seed, train=600, validation=400, test=10), cells(seed=_FAR + seed, validation=1000, test=10)
+    one, two = cells(seed=seed, train=600, validation=400, test=10), cells(seed=_FAR + seed, train=1000, test=10)
     return _generated(one, two, (600, 400, 1000), _little_norms)
 
 
@@ -129,7 +129,7 @@ def _lesions(folder: str, seed: int) -> Task:  # noqa: ARG001 - every task takes
     def drawn(number: int) -> Any:
         return lesions(seed=number, patients=80, size=24, raters=1)
 
-    return _generated(drawn(seed), drawn(_FAR + seed), (120, 40, 48), lambda: unet(1, 2, width=4, depth=2))
+    return _generated(drawn(seed), drawn(_FAR + seed), (120, 40, 120), lambda: unet(1, 2, width=4, depth=2))
 
 
 TASKS = {
