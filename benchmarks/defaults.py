@@ -44,7 +44,7 @@ from leanbayes.likelihood import Likelihood
 OUT = RESULTS / "defaults.json"
 PLAIN = "deterministic"
 TUNING_SEED = 1000
-RATES = (1e-3, 2e-3, 4e-3)
+RATES = (2e-3, 4e-3, 8e-3)
 DRAWS = 16
 _NETS: dict[tuple[str, int], dict[Any, Any]] = {}  # plain networks, which settings of one task and seed share
 

@@ -72,7 +72,7 @@ def _energy(folder: str, seed: int) -> Task:
     whole = _joined(source)
     features = whole.tensors[0].shape[1]
     task = _cut(source.task(None), whole, (int(0.6 * len(whole)), int(0.15 * len(whole)), len(whole)), seed)
-    return replace(task, likelihood=Gaussian("learned"), model=lambda: _little_mlp(features))
+    return replace(task, likelihood=Gaussian("learned", initial=0.2), model=lambda: _little_mlp(features))
 
 
 def _little_mlp(features: int) -> nn.Module:
