@@ -7,7 +7,19 @@ from typing import Any
 
 from scipy.stats import t as student
 
-__all__ = ["BEFORE", "RECIPES", "SEEDS", "WITHOUT", "combined", "finalists", "gains", "screening", "spec", "summary"]
+__all__ = [
+    "BEFORE",
+    "RECIPES",
+    "SEEDS",
+    "WITHOUT",
+    "combined",
+    "finalists",
+    "gains",
+    "score",
+    "screening",
+    "spec",
+    "summary",
+]
 
 SEEDS = {"screen": (0,), "combine": (0, 1), "confirm": (2, 3, 4)}
 Setting = Mapping[str, Any]
@@ -80,16 +92,36 @@ def _nll(row: Mapping[str, Any]) -> float:
     return float(row.get("nll", math.inf))
 
 
-def _mean_gain(jobs: Mapping[str, Any], one: str, other: str, seeds: Iterable[int]) -> float:
-    by_task = gains(jobs, one, other, seeds)
-    return statistics.mean(statistics.mean(values) for values in by_task.values()) if by_task else -math.inf
+def _units(jobs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the median size of a change in each task, over all recipes and single changes.
+
+    The NLL of a table varies ten times as much as that of an image. Gains are ranked in these units, and none counts
+    more than three, because otherwise one noisy task would choose everything.
+    """
+    sizes: dict[str, list[float]] = {}
+    for recipe in RECIPES:
+        for one in screening(recipe)[1:]:
+            for task, values in gains(jobs, one, spec(recipe, BEFORE[recipe]), SEEDS["screen"]).items():
+                sizes.setdefault(task, []).extend(abs(value) for value in values)
+    return {task: max(statistics.median(values), 1e-9) for task, values in sizes.items()}
+
+
+def score(jobs: Mapping[str, Any], one: str, other: str, seeds: Iterable[int]) -> float:
+    """Return the mean gain over tasks in the units of each task."""
+    units, by_task = _units(jobs), gains(jobs, one, other, seeds)
+    means = [
+        statistics.mean(max(-3.0, min(3.0, value / units[task])) for value in values)
+        for task, values in by_task.items()
+        if task in units
+    ]
+    return statistics.mean(means) if means else -math.inf
 
 
 def _best_changes(jobs: Mapping[str, Any], recipe: str) -> list[tuple[str, Any]]:
     """Return the best level of each factor that is better than the default, the best factor first."""
     before, best = BEFORE[recipe], {}
     for factor, level in _changes(recipe):
-        gain = _mean_gain(jobs, spec(recipe, before | {factor: level}), spec(recipe, before), SEEDS["screen"])
+        gain = score(jobs, spec(recipe, before | {factor: level}), spec(recipe, before), SEEDS["screen"])
         if gain > max(0.0, best.get(factor, (0.0, None))[0]):
             best[factor] = (gain, level)
     ranked = sorted(best, key=lambda factor: -best[factor][0])
@@ -108,50 +140,57 @@ def finalists(jobs: Mapping[str, Any], recipe: str) -> list[str]:
     default, *others = combined(jobs, recipe)
     if not others:
         return [default]
-    return [default, max(others, key=lambda other: _mean_gain(jobs, other, default, SEEDS["combine"]))]
+    return [default, max(others, key=lambda other: score(jobs, other, default, SEEDS["combine"]))]
 
 
 def summary(jobs: Mapping[str, Any]) -> dict[str, Any]:
     """Return for each recipe what new seeds say about the finalist, and which of the two settings is chosen.
 
-    The finalist is chosen if the interval of its mean gain over seeds lies above 0 and no task is worse by more than
-    0.01 and two standard errors.
+    The finalist is chosen if its mean gain is positive, the interval of its weighted gain lies above 0, and no task is
+    harmed: worse by more than 0.01 and by more than two standard errors.
     """
-    return {recipe: _verdict(jobs, recipe) for recipe in RECIPES}
+    noise = _noise(jobs)
+    return {recipe: _verdict(jobs, recipe, noise) for recipe in RECIPES}
 
 
-def _verdict(jobs: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+def _noise(jobs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the standard deviation of a gain between seeds, by task, pooled over recipes."""
+    squares: dict[str, list[float]] = {}
+    for recipe in RECIPES:
+        default, *others = finalists(jobs, recipe)
+        for other in others:
+            for task, values in gains(jobs, other, default, SEEDS["confirm"]).items():
+                if len(values) > 1:
+                    squares.setdefault(task, []).append(statistics.variance(values))
+    return {task: math.sqrt(statistics.mean(values)) for task, values in squares.items()}
+
+
+def _verdict(jobs: Mapping[str, Any], recipe: str, noise: Mapping[str, float]) -> dict[str, Any]:
     default, *others = finalists(jobs, recipe)
     fresh = SEEDS["confirm"]
     verdict: dict[str, Any] = {
         "before": default,
-        "screening": {
-            one: _mean_gain(jobs, one, default, SEEDS["screen"]) for one in screening(recipe)[1:] if _known(jobs, one)
-        },
+        "screening": {one: score(jobs, one, default, SEEDS["screen"]) for one in screening(recipe)[1:]},
         "before_against_plain": _against_plain(jobs, default, fresh),
         "chosen": default,
     }
     if not others:
         return verdict
-    by_task = gains(jobs, others[0], default, fresh)
+    by_task = {task: values for task, values in gains(jobs, others[0], default, fresh).items() if task in noise}
     verdict |= {
         "finalist": others[0],
-        "gain": _interval(by_task),
+        "gain": _interval(by_task, noise),
         "finalist_against_plain": _against_plain(jobs, others[0], fresh),
     }
-    harmed = [task for task, values in by_task.items() if _harms(values)]
-    if verdict["gain"] and verdict["gain"]["over_seeds"][0] > 0 and not harmed:
+    harmed = [task for task, values in by_task.items() if _harms(values, noise[task])]
+    gain = verdict["gain"]
+    if gain and gain["mean"] > 0 and gain["weighted_interval"][0] > 0 and not harmed:
         verdict["chosen"] = others[0]
     return verdict | {"harmed": harmed}
 
 
-def _known(jobs: Mapping[str, Any], one: str) -> bool:
-    return any(f" {one} " in key for key in jobs)
-
-
-def _harms(values: list[float]) -> bool:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return statistics.mean(values) < -max(0.01, 2 * error)
+def _harms(values: list[float], noise: float) -> bool:
+    return statistics.mean(values) < -max(0.01, 2 * noise / math.sqrt(len(values)))
 
 
 def _against_plain(jobs: Mapping[str, Any], one: str, seeds: Iterable[int]) -> dict[str, Any]:
@@ -168,22 +207,29 @@ def _against_plain(jobs: Mapping[str, Any], one: str, seeds: Iterable[int]) -> d
     return {"mean": statistics.mean(means.values()), "worst": [worst, means[worst]], "tasks": means}
 
 
-def _interval(by_task: Mapping[str, list[float]]) -> dict[str, Any]:
-    """The mean over tasks of the mean over seeds, with two 95 % intervals.
+def _interval(by_task: Mapping[str, list[float]], noise: Mapping[str, float]) -> dict[str, Any]:
+    """The mean over tasks of the mean over seeds, with 95 % intervals.
 
-    The one over seeds takes the tasks as given; the one over tasks asks what another task would show, and is wide.
+    The interval over seeds takes the tasks as given. That over tasks asks what another task would show, and is wide.
+    The weighted mean gives each task the weight 1/variance, so that quiet tasks count more.
     """
-    if len(by_task) < 2 or min(len(values) for values in by_task.values()) < 2:
+    if len(by_task) < 2:
         return {}
     means = {task: statistics.mean(values) for task, values in by_task.items()}
+    variances = {task: noise[task] ** 2 / len(values) for task, values in by_task.items()}
     mean = statistics.mean(means.values())
-    variance = sum(statistics.variance(values) / len(values) for values in by_task.values()) / len(by_task) ** 2
     freedom = sum(len(values) - 1 for values in by_task.values())
-    seeds = float(student.ppf(0.975, freedom)) * math.sqrt(variance)
+    wide = float(student.ppf(0.975, freedom))
+    seeds = wide * math.sqrt(sum(variances.values())) / len(means)
     tasks = float(student.ppf(0.975, len(means) - 1)) * statistics.stdev(means.values()) / math.sqrt(len(means))
+    weights = {task: 1 / max(variance, 1e-12) for task, variance in variances.items()}
+    weighted = sum(weights[task] * means[task] for task in means) / sum(weights.values())
+    half = wide / math.sqrt(sum(weights.values()))
     return {
         "mean": mean,
         "over_seeds": [mean - seeds, mean + seeds],
         "over_tasks": [mean - tasks, mean + tasks],
+        "weighted": weighted,
+        "weighted_interval": [weighted - half, weighted + half],
         "tasks": means,
     }
