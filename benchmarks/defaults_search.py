@@ -48,7 +48,7 @@ _LEVELS: dict[str, tuple[Any, ...]] = {
 _OWN_LEVELS: dict[str, dict[str, tuple[Any, ...]]] = {
     "partial": {"kl_end": (0.01, 0.1)},
     "layers": {"kl_end": (0.01, 0.1)},
-    "radial": {"init_scale": (0.1, 2.0)},
+    "radial": {"init_scale": (0.03, 0.1, 2.0)},
     "ssvi": {"pretrain": (0.25, 0.5)},
 }
 
@@ -118,21 +118,20 @@ def score(jobs: Mapping[str, Any], one: str, other: str, seeds: Iterable[int]) -
 
 
 def _best_changes(jobs: Mapping[str, Any], recipe: str) -> list[tuple[str, Any]]:
-    """Return the best level of each factor that is better than the default, the best factor first."""
+    """Return the best level of each factor whose score is above a quarter of a unit, the best factor first."""
     before, best = BEFORE[recipe], {}
     for factor, level in _changes(recipe):
         gain = score(jobs, spec(recipe, before | {factor: level}), spec(recipe, before), SEEDS["screen"])
-        if gain > max(0.0, best.get(factor, (0.0, None))[0]):
+        if gain > best.get(factor, (0.25, None))[0]:
             best[factor] = (gain, level)
     ranked = sorted(best, key=lambda factor: -best[factor][0])
     return [(factor, best[factor][1]) for factor in ranked]
 
 
 def combined(jobs: Mapping[str, Any], recipe: str) -> list[str]:
-    """Return the default, the two best single changes, and the best two and three and all changes together."""
+    """Return the default, the best single change, and the best two and three changes together."""
     before, changes = BEFORE[recipe], _best_changes(jobs, recipe)
-    sets = [{}, *(dict([change]) for change in changes[:2]), *(dict(changes[:count]) for count in (2, 3, 5))]
-    return list(dict.fromkeys(spec(recipe, before | chosen) for chosen in sets))
+    return list(dict.fromkeys(spec(recipe, before | dict(changes[:count])) for count in range(4)))
 
 
 def finalists(jobs: Mapping[str, Any], recipe: str) -> list[str]:
