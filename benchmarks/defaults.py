@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--data-dir", default=".", help="the folder of the data sets")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--seeds", nargs="+", type=int, help="by default 0, then 0 and 1, then 2 to 4")
+    parser.add_argument("--seeds", nargs="+", type=int, help="by default 0, and 1 to 3 to confirm")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     torch.set_num_threads(1)
