@@ -36,6 +36,7 @@ BEFORE: dict[str, dict[str, Any]] = {
     "ssvi": _USUAL | {"kl_end": 0.01, "pretrain": 0.0},
 }
 RECIPES = tuple(BEFORE)
+_FEWEST = 3  # tasks
 WITHOUT = {"vdp": ("cells", "lesions"), "ssvi": ("cells", "lesions")}  # a training takes minutes there
 
 _LEVELS: dict[str, tuple[Any, ...]] = {
@@ -107,14 +108,14 @@ def _units(jobs: Mapping[str, Any]) -> dict[str, float]:
 
 
 def score(jobs: Mapping[str, Any], one: str, other: str, seeds: Iterable[int]) -> float:
-    """Return the mean gain over tasks in the units of each task."""
+    """Return the mean gain over tasks in the units of each task; settings with fewer than three tasks never win."""
     units, by_task = _units(jobs), gains(jobs, one, other, seeds)
     means = [
         statistics.mean(max(-3.0, min(3.0, value / units[task])) for value in values)
         for task, values in by_task.items()
         if task in units
     ]
-    return statistics.mean(means) if means else -math.inf
+    return statistics.mean(means) if len(means) >= _FEWEST else -math.inf
 
 
 def _best_changes(jobs: Mapping[str, Any], recipe: str) -> list[tuple[str, Any]]:
