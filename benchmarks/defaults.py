@@ -60,23 +60,31 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    jobs = read(options.out)["jobs"]
+    if options.phase == "confirm":
+        with _alone(options.out) as record:  # what is confirmed stays the same, whatever jobs come later
+            for recipe in options.recipes:
+                record.setdefault("finalists", {}).setdefault(recipe, finalists(record["jobs"], recipe))
+    results = read(options.out)
     seeds = options.seeds or SEEDS.get(options.phase, ())
     for seed in seeds:
         for task in options.tasks:
             do(options, task, PLAIN, seed)
-            for spec in _settings(options.phase, jobs, [r for r in options.recipes if task not in WITHOUT.get(r, ())]):
+            for spec in _settings(
+                options.phase, results, [r for r in options.recipes if task not in WITHOUT.get(r, ())]
+            ):
                 do(options, task, spec, seed)
     if options.phase == "summary":
         with _alone(options.out) as record:
-            record["summary"] = summary(record["jobs"])
+            record["summary"] = summary(record["jobs"], record["finalists"])
         print(json.dumps(record["summary"], indent=1))
 
 
-def _settings(phase: str, jobs: dict[str, Any], recipes: list[str]) -> Iterator[str]:
-    makers = {"screen": lambda _, name: screening(name), "combine": combined, "confirm": finalists}
+def _settings(phase: str, results: dict[str, Any], recipes: list[str]) -> Iterator[str]:
     for recipe in recipes:
-        yield from makers[phase](jobs, recipe)
+        if phase == "confirm":
+            yield from results["finalists"][recipe]
+        else:
+            yield from screening(recipe) if phase == "screen" else combined(results["jobs"], recipe)
 
 
 def do(options: argparse.Namespace, name: str, spec: str, seed: int) -> None:

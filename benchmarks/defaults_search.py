@@ -143,21 +143,22 @@ def finalists(jobs: Mapping[str, Any], recipe: str) -> list[str]:
     return [default, max(others, key=lambda other: score(jobs, other, default, SEEDS["combine"]))]
 
 
-def summary(jobs: Mapping[str, Any]) -> dict[str, Any]:
+def summary(jobs: Mapping[str, Any], pairs: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return for each recipe what new seeds say about the finalist, and which of the two settings is chosen.
+
+    ``pairs`` has the default and the finalist of each recipe.
 
     The finalist is chosen if its mean gain is positive, the interval of its weighted gain lies above 0, and no task is
     harmed: worse by more than 0.01 and by more than two standard errors.
     """
-    noise = _noise(jobs)
-    return {recipe: _verdict(jobs, recipe, noise) for recipe in RECIPES}
+    noise = _noise(jobs, pairs)
+    return {recipe: _verdict(jobs, recipe, pair, noise) for recipe, pair in pairs.items()}
 
 
-def _noise(jobs: Mapping[str, Any]) -> dict[str, float]:
+def _noise(jobs: Mapping[str, Any], pairs: Mapping[str, list[str]]) -> dict[str, float]:
     """Return the standard deviation of a gain between seeds, by task, pooled over recipes."""
     squares: dict[str, list[float]] = {}
-    for recipe in RECIPES:
-        default, *others = finalists(jobs, recipe)
+    for default, *others in pairs.values():
         for other in others:
             for task, values in gains(jobs, other, default, SEEDS["confirm"]).items():
                 if len(values) > 1:
@@ -165,8 +166,8 @@ def _noise(jobs: Mapping[str, Any]) -> dict[str, float]:
     return {task: math.sqrt(statistics.mean(values)) for task, values in squares.items()}
 
 
-def _verdict(jobs: Mapping[str, Any], recipe: str, noise: Mapping[str, float]) -> dict[str, Any]:
-    default, *others = finalists(jobs, recipe)
+def _verdict(jobs: Mapping[str, Any], recipe: str, pair: list[str], noise: Mapping[str, float]) -> dict[str, Any]:
+    default, *others = pair
     fresh = SEEDS["confirm"]
     verdict: dict[str, Any] = {
         "before": default,
