@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.phase == "confirm":
+    if options.phase in ("confirm", "summary"):
         with _alone(options.out) as record:  # what is confirmed stays the same, whatever jobs come later
             for recipe in options.recipes:
                 record.setdefault("finalists", {}).setdefault(recipe, finalists(record["jobs"], recipe))

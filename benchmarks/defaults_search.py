@@ -37,6 +37,7 @@ BEFORE: dict[str, dict[str, Any]] = {
 }
 RECIPES = tuple(BEFORE)
 _FEWEST = 3  # tasks
+_STILL = 0.01  # as leanbayes.train warns
 WITHOUT = {"vdp": ("cells", "lesions"), "ssvi": ("cells", "lesions")}  # a training takes minutes there
 
 _LEVELS: dict[str, tuple[Any, ...]] = {
@@ -174,6 +175,7 @@ def _verdict(jobs: Mapping[str, Any], recipe: str, pair: list[str], noise: Mappi
         "screening": {one: score(jobs, one, default, SEEDS["screen"]) for one in screening(recipe)[1:]},
         "before_against_plain": _against_plain(jobs, default, fresh),
         "chosen": default,
+        "scales": _movement(jobs, recipe, default),
     }
     if not others:
         return verdict
@@ -188,6 +190,30 @@ def _verdict(jobs: Mapping[str, Any], recipe: str, pair: list[str], noise: Mappi
     if gain and gain["mean"] > 0 and gain["weighted_interval"][0] > 0 and not harmed:
         verdict["chosen"] = others[0]
     return verdict | {"harmed": harmed}
+
+
+def _movement(jobs: Mapping[str, Any], recipe: str, default: str) -> dict[str, Any]:
+    """How the scales moved: with the default on each task, and how many of all trainings left them still.
+
+    ``moved`` is the median of |log σ − log σ₀|. ``first_epochs`` counts trainings whose best epoch is within the first
+    tenth of the steps that the longest training of this recipe on the task kept.
+    """
+    rows = {key: row["scales"][recipe] for key, row in jobs.items() if f" {recipe}:" in key and row.get("scales")}
+    longest: dict[str, int] = {}
+    for key, row in rows.items():
+        task = key.split(" ")[0]
+        longest[task] = max(longest.get(task, 0), row["steps"])
+    of_default = {key.split(" ")[0]: row for key, row in rows.items() if key.endswith(f" {default} 0")}
+    return {
+        "default": {
+            task: {"start": row["start"][2], "end": row["end"], "moved": row["moved"], "steps": row["steps"]}
+            for task, row in of_default.items()
+        },
+        "trainings": len(rows),
+        "still": sum(row["moved"] < _STILL for row in rows.values()),
+        "first_epochs": sum(row["steps"] <= 0.1 * longest[key.split(" ")[0]] for key, row in rows.items()),
+        "median_moved": statistics.median(row["moved"] for row in rows.values()) if rows else None,
+    }
 
 
 def _harms(values: list[float], noise: float) -> bool:
