@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from defaults_search import RECIPES, SEEDS, WITHOUT, combined, finalists, screening, summary
+from defaults_search import RECIPES, SEEDS, WITHOUT, combined, finalists, pooled, screening, summary
 from defaults_tasks import TASKS
 from harness import RESULTS, ROOT, record_of
 from leanbayes.baselines import Temperature
@@ -76,6 +76,7 @@ def main() -> None:
     if options.phase == "summary":
         with _alone(options.out) as record:
             record["summary"] = summary(record["jobs"], record["finalists"])
+            record["pooled"] = pooled(record["jobs"])
         print(json.dumps(record["summary"], indent=1))
 
 

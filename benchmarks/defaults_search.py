@@ -156,6 +156,29 @@ def summary(jobs: Mapping[str, Any], pairs: Mapping[str, list[str]]) -> dict[str
     return {recipe: _verdict(jobs, recipe, pair, noise) for recipe, pair in pairs.items()}
 
 
+def pooled(jobs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return for each single change in how many pairs of a recipe and a task it was better, and the median gain.
+
+    Gains are in the units of each task. Pairs of one task share their data and their plain network, so they are not
+    independent.
+    """
+    units, rows = _units(jobs), []
+    for factor, level in dict.fromkeys(change for recipe in RECIPES for change in _changes(recipe)):
+        values, recipes = [], []
+        for recipe in RECIPES:
+            if (factor, level) in _changes(recipe):
+                before = BEFORE[recipe]
+                one = spec(recipe, before | {factor: level})
+                by_task = gains(jobs, one, spec(recipe, before), SEEDS["screen"])
+                values += [value / units[task] for task, each in by_task.items() for value in each]
+                recipes += [recipe] if by_task else []
+        if values:
+            better = sum(value > 0 for value in values)
+            row = {"change": f"{factor}={level}", "recipes": recipes, "pairs": len(values), "better": better}
+            rows.append(row | {"median": statistics.median(values)})
+    return rows
+
+
 def _noise(jobs: Mapping[str, Any], pairs: Mapping[str, list[str]]) -> dict[str, float]:
     """Return the standard deviation of a gain between seeds, by task, pooled over recipes."""
     squares: dict[str, list[float]] = {}
@@ -173,7 +196,7 @@ def _verdict(jobs: Mapping[str, Any], recipe: str, pair: list[str], noise: Mappi
     verdict: dict[str, Any] = {
         "before": default,
         "screening": {one: score(jobs, one, default, SEEDS["screen"]) for one in screening(recipe)[1:]},
-        "before_against_plain": _against_plain(jobs, default, fresh),
+        "before_against_plain": _against_plain(jobs, default, (*SEEDS["screen"], *fresh)),
         "chosen": default,
         "scales": _movement(jobs, recipe, default),
     }
@@ -221,7 +244,10 @@ def _harms(values: list[float], noise: float) -> bool:
 
 
 def _against_plain(jobs: Mapping[str, Any], one: str, seeds: Iterable[int]) -> dict[str, Any]:
-    """By how much the NLL is above that of the plain network with temperature: the objective, and the worst task."""
+    """By how much the NLL is above that of the plain network with temperature: the objective, and the worst task.
+
+    Seeds on which a setting was picked flatter it, so a finalist is judged on new seeds. A default was not picked.
+    """
     means = {}
     for task in sorted({key.split(" ")[0] for key in jobs}):
         rows = [(jobs.get(f"{task} {one} {seed}"), jobs.get(f"{task} deterministic {seed}")) for seed in seeds]
