@@ -173,9 +173,9 @@ def pooled(jobs: Mapping[str, Any]) -> list[dict[str, Any]]:
                 values += [value / units[task] for task, each in by_task.items() for value in each]
                 recipes += [recipe] if by_task else []
         if values:
-            better = sum(value > 0 for value in values)
-            row = {"change": f"{factor}={level}", "recipes": recipes, "pairs": len(values), "better": better}
-            rows.append(row | {"median": statistics.median(values)})
+            row = {"change": f"{factor}={level}", "recipes": recipes, "pairs": len(values)}
+            counts = {"better": sum(value > 0 for value in values), "worse": sum(value < 0 for value in values)}
+            rows.append(row | counts | {"median": statistics.median(values)})
     return rows
 
 
