@@ -53,10 +53,15 @@ def timing(name: str, times: list[float], base: list[float]) -> dict[str, float]
 
 def write(out: Path, results: Any, settings: dict[str, Any]) -> None:
     """Write results to a JSON file, with everything that is needed to repeat them."""
-    record = {"command": "python " + " ".join(_own_arguments()), **surroundings("benchmarks"), "settings": settings}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record | {"results": results}, indent=2) + "\n")
+    out.write_text(json.dumps(record_of(results, settings), indent=2) + "\n")
     print(f"written to {out.name}")
+
+
+def record_of(results: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return results together with the command, the commit and the machine."""
+    record = {"command": "python " + " ".join(_own_arguments()), **surroundings("benchmarks"), "settings": settings}
+    return record | {"results": results}
 
 
 def _own_arguments() -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+import leanbayes as lb
 from leanbayes.errors import InputError
 from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from leanbayes.lab.recipes import run as run_module
@@ -20,8 +21,18 @@ def test_a_start_that_two_recipes_share_is_trained_once_and_charged_twice() -> N
     for spec in ("vi", "layers"):
         run = Run(BUDGET, nets=nets, watch=lambda stage, epoch, epochs: stages.append(stage))
         prepare(parse(spec), task, run)
-        assert run.seconds > next(iter(nets.values()))[1]
+        assert run.seconds > next(iter(nets.values())).seconds
     assert stages == ["plain"] * 4 + ["vi"] * 4 + ["layers"] * 4
+
+
+def test_a_shared_start_brings_the_noise_that_was_learnt_with_it() -> None:
+    """The noise used to begin anew for every recipe but the first, which then had another result than alone."""
+    task = replace(tasks.regression(), likelihood=lb.Gaussian("learned"))
+    nets: dict[tuple[int, int], run_module.Plain] = {}
+    prepare(parse("vi"), task, Run(BUDGET, nets=nets))
+    shared, alone = (prepare(parse("layers"), task, Run(BUDGET, nets=known)) for known in (nets, {}))
+    assert torch.equal(shared.likelihood.log_variance, alone.likelihood.log_variance)
+    assert shared.likelihood.log_variance != 0
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])

@@ -1,6 +1,8 @@
 """The variational recipes: propagations, and the weight of the KL divergence."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,6 +92,21 @@ def test_the_kl_never_counts_more_than_an_example_a_weight(
     prepare(parse(spec), task, Run(Budget(epochs=2, batch_size=30)))
     terms = schedules[-1]
     assert (terms.at(0.0).kl_weight, terms.at(1.0).kl_weight) == pytest.approx(weights)
+
+
+RECORD = Path(__file__).parents[3] / "docs" / "results" / "defaults.json"
+
+
+def test_the_defaults_are_those_that_the_record_chose() -> None:
+    """A default that is changed without a record fails here; `benchmarks/defaults.py` makes the record."""
+    results = json.loads(RECORD.read_text())["results"]
+    assert set(results["summary"]) == {"partial", "vi", "layers", "radial", "vdp", "ssvi"}
+    for name, verdict in results["summary"].items():
+        factors = ("pretrain", "prior", "kl_end", "init_scale", "scale_lr")
+        assert all(f"{factor}=" in verdict["chosen"] for factor in factors), name
+        assert parse(verdict["chosen"]) == parse(name), name
+        tasks_of = {key.split(" ")[0] for key in results["jobs"] if f" {verdict['chosen']} " in key}
+        assert len(tasks_of) >= 4, name
 
 
 def fitted(spec: str, task: Task, monkeypatch: pytest.MonkeyPatch, budget: Budget = BUDGET) -> tuple[nn.Module, dict]:

@@ -23,7 +23,8 @@ class RadialRecipe(Variational):
     kl_end: float | None = option(0.01, KL_END_HELP, within="[0, inf)")
     init_scale: float = option(
         0.5,
-        "Where the scales start. They scale a radius that all weights of a tensor share, so they start larger.",
+        "Where the scales start. They scale a radius that all weights of a tensor share, so they start larger. On "
+        "tables with little noise 0.1 was better, on images 0.5.",
         within="(0, inf)",
     )
     kl_draws: int = option(

@@ -28,6 +28,21 @@ EpochWatcher = Callable[[Epoch], None]
 """Is called with what an epoch of a training has given, before the `Watcher` hears of its end."""
 
 
+@dataclass(frozen=True)
+class Plain:
+    """A trained plain network.
+
+    Args:
+        state: its weights and buffers.
+        learnt: the parameters of the likelihood, such as a noise, that were trained with it.
+        seconds: how long the training took.
+    """
+
+    state: dict[str, torch.Tensor]
+    learnt: list[torch.Tensor]
+    seconds: float
+
+
 @dataclass
 class Run:
     """One training of one recipe.
@@ -48,7 +63,7 @@ class Run:
     seed: int = 0
     folder: Path | None = None
     watch: Watcher | None = None
-    nets: dict[tuple[int, int], tuple[dict[str, torch.Tensor], float]] = field(default_factory=dict)
+    nets: dict[tuple[int, int], "Plain"] = field(default_factory=dict)
     seconds: float = 0.0
     scales: dict[str, Scales] = field(default_factory=dict)
     watch_epochs: EpochWatcher | None = None
@@ -144,15 +159,18 @@ class Run:
     def plain(self, task: Task, epochs: int) -> nn.Module:
         """Return a network of this run's seed that was trained without randomness; train it if nobody has."""
         model = self.new_model(task)
-        if (self.seed, epochs) in self.nets:
-            state, seconds = self.nets[self.seed, epochs]
-            model.load_state_dict(state)
-            self.seconds += seconds
+        known = self.nets.get((self.seed, epochs))
+        if known is not None:
+            model.load_state_dict(known.state)
+            for parameter, value in zip(task.likelihood.parameters(), known.learnt, strict=True):
+                parameter.data.copy_(value)
+            self.seconds += known.seconds
             return model
         before = self.seconds
         self.fit(model, task, "plain", epochs)
         state = {name: value.clone() for name, value in model.state_dict().items()}
-        self.nets[self.seed, epochs] = (state, self.seconds - before)
+        learnt = [parameter.detach().clone() for parameter in task.likelihood.parameters()]
+        self.nets[self.seed, epochs] = Plain(state, learnt, self.seconds - before)
         return model
 
     @contextmanager
