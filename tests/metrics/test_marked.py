@@ -46,6 +46,19 @@ def test_labels() -> None:
     assert measured.metrics["marked_at_10"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_one_label_may_have_no_axis_of_its_own() -> None:
+    source = torch.Generator().manual_seed(5)
+    logits = 2 * torch.randn(60, generator=source)
+    y = (torch.rand(60, generator=source) < logits.sigmoid()).float()
+    flat, column = (
+        lb.evaluate(torch.nn.Identity(), [(a, b)], likelihood=lb.Bernoulli(), samples=1).metrics["marked_at_10"]
+        for a, b in ((logits, y), (logits[:, None], y[:, None]))
+    )
+    assert flat == column
+    expected = by_hand(logits[:, None].sigmoid().double(), y[:, None] > 0, torch.ones(60, 1, dtype=torch.bool))
+    assert flat == pytest.approx(expected, abs=1e-6)
+
+
 def test_a_better_network_marks_less() -> None:
     y = torch.zeros(8, 10, 10, dtype=torch.long)
     y[:, 3:6, 3:6] = 1

@@ -70,9 +70,9 @@ def test_what_no_metric_describes_is_refused() -> None:
 def test_metrics_that_share_an_accumulator_run_it_once() -> None:
     for likelihood, shape, names in (
         (Categorical(), (4,), ["Confidence", "ClassAuc", "Shift", "EqualCoverageSize"]),
-        (Categorical(), (4, 3, 3), ["Confidence", "Masks", "Shift"]),
-        (Bernoulli(), (4, 2), ["Confidence", "ClassAuc", "Shift"]),
-        (Bernoulli(), (4, 2, 3, 3), ["Confidence", "Masks", "Shift"]),
+        (Categorical(), (4, 3, 3), ["Confidence", "Masks", "MarkedAtEqualRisk", "Shift"]),
+        (Bernoulli(), (4, 2), ["Confidence", "ClassAuc", "MarkedAtEqualRisk", "Shift"]),
+        (Bernoulli(), (4, 2, 3, 3), ["Confidence", "Masks", "MarkedAtEqualRisk", "Shift"]),
         (Gaussian(), (4, 2), ["Real", "Shift", "EqualCoverageWidth"]),
     ):
         assert [type(a).__name__ for a in accumulators_for(likelihood, torch.zeros(shape))] == names
@@ -111,8 +111,9 @@ def test_every_metric_is_explained_in_a_sentence(name: str) -> None:
     assert metric.title
     assert metric.meaning[0].isupper()
     assert metric.meaning.endswith(".")
-    of_comparisons = name.startswith(("cost/", "conformal_")) or name == "ensemble_equivalent"  # not by `evaluate`
-    assert (metric.accumulate is None) == of_comparisons
+    by_case = name in ("boundary_ece", "lesion_sensitivity", "lesion_false_positives")
+    of_comparisons = by_case or name.startswith(("cost/", "conformal_")) or name == "ensemble_equivalent"
+    assert (metric.accumulate is None) == of_comparisons  # which `evaluate` does not compute
 
 
 def test_wrong_records_are_refused() -> None:

@@ -34,8 +34,8 @@ class MarkedAtEqualRisk(Accumulator):
     def add(self, prediction: Prediction, targets: Tensor) -> None:
         """Take in a batch, of which a part of the pixels is counted at a time, because a scan has many."""
         has_classes = prediction.mean.dim() > targets.dim()  # along the second axis; else one number for each target
-        p = prediction.mean.flatten(2)[:, 0] if has_classes else prediction.mean.flatten(1)
-        target = targets.flatten(1)
+        p = prediction.mean.flatten(2)[:, 0] if has_classes else prediction.mean.reshape(len(targets), -1)
+        target = targets.reshape(len(targets), -1)
         width = max(1, _PIXELS // max(len(target), 1))
         right: Tensor | int = 0
         marked: Tensor | int = 0

@@ -232,7 +232,7 @@ def _logs(values: list[float]) -> list[float]:
 
 
 def _size(scaled: str, minutes: float, seeds: int, **options: Any) -> Size:
-    return Size(scaled, minutes, ("one weight",), (), _WAYS, Budget(), seeds=seeds, options=options)
+    return Size(scaled, minutes, ("one weight",), (), _WAYS, Budget(batch_size=64), seeds=seeds, options=options)
 
 
 STUDY = Study(
