@@ -299,15 +299,15 @@ def test_nothing_in_the_library_names_a_device() -> None:
     """Tensors stay where the model is: nobody calls .cpu() or .cuda(), or makes a tensor on a fixed device.
 
     The meta device holds no numbers. ``_files.py`` is left out: it computes the checksums of what it writes to a file,
-    and a file lies on the host. So are ``maps.py`` and ``overlays.py``, which write maps and pictures to files, and
-    ``onnx_file.py``: onnxruntime takes arrays of the host.
+    and a file lies on the host. So are ``maps.py``, ``overlays.py``, ``reviews.py`` and ``shown.py``, which write maps
+    and pictures to files, and ``onnx_file.py``: onnxruntime takes arrays of the host.
     """
     pattern = re.compile(r"""\.(cpu|cuda)\(|device=["'](?!meta)|\.to\(["'](cpu|cuda)""")
     root = Path(lb.__file__).parent
     result = [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
         for path in sorted(root.rglob("*.py"))
-        if path.name not in ("_files.py", "onnx_file.py", "maps.py", "overlays.py")
+        if path.name not in ("_files.py", "onnx_file.py", "maps.py", "overlays.py", "reviews.py", "shown.py")
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(line)
     ]

@@ -123,8 +123,9 @@ def test_the_last_line_says_what_ended_the_harness(tmp_path: Path, cause: str) -
     shell = ["bash", "-c", 'set -m; "$@" & echo $!; read -r _; kill -KILL $$', "shell", *harness]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        shell, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True
-    ) as started:
+        shell, stdin=pipe, stdout=pipe, text=True, env=environment, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # which nohup makes its children ignore
+    ) as started:  # fmt: skip
         assert started.stdin is not None
         assert started.stdout is not None
         outer = int(started.stdout.readline())

@@ -85,10 +85,12 @@ def largest_slice(labels: Values, otherwise: Values) -> int:
 
 
 def reduced(values: Values, factor: int) -> Values:
-    """Return the means of blocks of factor x factor pixels of (..., rows, columns); blocks at the border are cut.
+    """Return the means of blocks of factor x factor pixels of (..., rows, columns).
 
-    >>> reduced(np.arange(6.0).reshape(1, 6), 4)
-    array([[1.5, 4.5]])
+    Blocks at the border repeat the last pixels.
+
+    >>> reduced(np.arange(6.0).reshape(1, 6), 4)        # the second block is 4, 5, 5, 5
+    array([[1.5 , 4.75]])
     """
     if factor == 1:
         return values
