@@ -45,11 +45,15 @@ def test_layer_names_are_words_and_not_formulas_or_markup():
 
 
 def test_plots_touch_no_global_state():
-    before = dict(mpl.rcParams)
+    def open_figures() -> list[int]:
+        """Of pyplot, which another test of the same process may have used."""
+        return sys.modules["matplotlib.pyplot"].get_fignums() if "matplotlib.pyplot" in sys.modules else []
+
+    before, figures = dict(mpl.rcParams), open_figures()
     for make in FIGURES.values():
         inline_svg(make(), "f1", "")
     assert dict(mpl.rcParams) == before
-    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    assert open_figures() == figures
 
 
 def test_a_value_that_the_context_lacks_is_an_error():
