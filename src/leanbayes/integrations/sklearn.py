@@ -258,7 +258,7 @@ class LeanRegressor(RegressorMixin, _Lean):
 
 
 def _natural_gradients(examples: int) -> Optimization:
-    """Return IVON for so many examples, with the settings of the recipe lean.
+    """Return IVON for so many examples, with natural-gradient steps for the means.
 
     The scales start at those of weights with a curvature of 0.1, but not above 0.02. The learning rate is that of a
     gradient step of size 0.05 for this curvature.
