@@ -115,7 +115,18 @@ def test_the_network_inside_is_a_bayesian_with_random_weights() -> None:
     ("options", "message"),
     [
         ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),
         ({"samples": 2.5}, "samples must be a whole number"),
+        ({"hidden": 50}, r"hidden must hold the sizes of the hidden layers, such as \(50, 50\), got 50"),
+        ({"hidden": (8, -3)}, r"hidden must hold .* got \(8, -3\)"),
+        ({"hidden": "50"}, r"hidden must hold .* got '50'"),
+        ({"network": nn.Linear(2, 2)}, "network must be a function .* got a Linear"),
+        ({"network": "mlp"}, "network must be a function .* got a str"),
+        (
+            {"network": lambda inputs, outputs: nn.Linear(inputs + 1, outputs)},
+            r"does not take inputs of shape \(2, 2\)",
+        ),
+        ({"network": lambda inputs, outputs: nn.Linear(inputs, 7)}, r"outputs have the shape \(2, 7\) for 2 inputs"),
         ({"network": lambda inputs, outputs: "net"}, "it returned a str"),
         ({"predict_by": "moment"}, "did you mean 'moments'"),
         ({"optimizer": "adan"}, "adan"),

@@ -5,7 +5,7 @@ trained by natural gradients (IVON), with every weight random. Predictions are m
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from leanbayes._calls import prediction_tensor
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
+from leanbayes.integrations._checks import is_count, require_count
 from leanbayes.integrations._optional import optional
 from leanbayes.likelihood import Categorical, Gaussian, Likelihood
 from leanbayes.optim import NaturalGradients
@@ -70,8 +72,8 @@ class _Lean(BaseEstimator):
         x = self._standardised(inputs)
         with torch.random.fork_rng(devices=[]):  # the initial weights, without a trace in the state of torch
             torch.manual_seed(seed)
-            network = self._network(inputs.shape[1], outputs)
-        network = network.to(x.dtype)
+            network = self._network(inputs.shape[1], outputs).to(x.dtype)
+            _check_shapes(network, x[:2], outputs)
         source = torch.Generator().manual_seed(seed)
         bnn = Bayesian(network, propagate=self.propagate, predict_by=self.predict_by, generator=source)
         batches = DataLoader(
@@ -108,9 +110,15 @@ class _Lean(BaseEstimator):
 
     def _checked(self) -> None:
         for name in ("epochs", "batch_size", "samples"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+            require_count(name, getattr(self, name))
+        hidden: Any = self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Iterable) or not all(map(is_count, hidden)):
+            raise InputError(f"hidden must hold the sizes of the hidden layers, such as (50, 50), got {hidden!r}")
+        if self.network is not None and (isinstance(self.network, nn.Module) or not callable(self.network)):
+            raise InputError(
+                "network must be a function of the numbers of inputs and outputs that returns a torch.nn.Module, such "
+                f"as torch.nn.Linear, got a {type(self.network).__name__}"
+            )
 
     def _predicted(self, inputs: Any, *, keep_samples: bool = False) -> Prediction:
         check_is_fitted(self)
@@ -267,6 +275,27 @@ def _natural_gradients(examples: int) -> Optimization:
     scale = min(_WIDEST, 1 / math.sqrt(size * (_CURVATURE + _DECAY)))
     natural: Any = NaturalGradients(temperature=_TEMPERATURE, initial_scale=scale, plain_lr=_NOISE_STEP)
     return Optimization(natural, lr=_STEP * size * scale**2, weight_decay=_DECAY, schedule="cosine")
+
+
+def _check_shapes(network: nn.Module, x: Tensor, outputs: int) -> None:
+    """Raise unless the network takes these inputs and has so many outputs for each of them."""
+    name = type(network).__name__
+    try:
+        with torch.no_grad():
+            returned = network.eval()(x)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"network({x.shape[1]}, {outputs}) returned a {name} that does not take inputs of shape {tuple(x.shape)}: "
+            f"{error}"
+        ) from error
+    finally:
+        network.train()
+    shape = tuple(prediction_tensor(returned).shape)
+    if shape != (len(x), outputs):
+        raise InputError(
+            f"network({x.shape[1]}, {outputs}) returned a {name} whose outputs have the shape {shape} for {len(x)} "
+            f"inputs; they must have the shape {(len(x), outputs)}"
+        )
 
 
 def _uncertainties(prediction: Prediction) -> dict[str, Any]:
