@@ -1,10 +1,10 @@
 """Estimators for scikit-learn: `LeanClassifier` and `LeanRegressor`, which say how sure they are.
 
 They take numpy arrays and pandas data frames, and work in pipelines, searches and cross-validation. A small network is
-trained by natural gradients (IVON), with every weight random. Predictions are made in one pass of moments.
+trained as the recipe `lean` does (`leanbayes.train.LeanTraining`), with every weight random. Predictions are made in
+one pass of moments.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Self
@@ -20,9 +20,8 @@ from leanbayes.errors import InputError
 from leanbayes.integrations._checks import is_count, require_count
 from leanbayes.integrations._optional import optional
 from leanbayes.likelihood import Categorical, Gaussian, Likelihood
-from leanbayes.optim import NaturalGradients
 from leanbayes.prediction import Prediction, predict
-from leanbayes.train import Optimization, fit
+from leanbayes.train import LeanTraining, Optimization, fit
 
 with optional("leanbayes.integrations.sklearn", "sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -31,8 +30,7 @@ with optional("leanbayes.integrations.sklearn", "sklearn", "sklearn"):
 
 __all__ = ["LeanClassifier", "LeanRegressor"]
 
-_TEMPERATURE, _DECAY, _STEP, _WIDEST = 0.1, 1e-3, 0.05, 0.02
-_CURVATURE = 0.1  # of a usual weight, from which the scales start
+_STEP = 0.01  # of the means: small networks take larger steps than those for images
 _NOISE_STEP = 0.02  # of the log-variance of the noise: it has a hundred steps or so to find its size
 
 
@@ -49,7 +47,7 @@ class _Lean(BaseEstimator):
         epochs: int = 100,
         batch_size: int = 32,
         optimizer: str | Optimization | None = None,
-        propagate: str = "sample",
+        propagate: str = "mirrored",
         predict_by: str = "moments",
         samples: int = 32,
         random_state: Any = None,
@@ -84,11 +82,14 @@ class _Lean(BaseEstimator):
             batches,
             likelihood=likelihood,
             epochs=self.epochs,
-            optimizer=_natural_gradients(len(x)) if self.optimizer is None else self.optimizer,
+            optimizer=self._optimization(len(batches), likelihood) if self.optimizer is None else self.optimizer,
             seed=seed,
         )
         self.bnn_, self.likelihood_, self.seed_ = bnn, likelihood, seed
         self.n_iter_ = self.epochs
+
+    def _optimization(self, batches: int, likelihood: Likelihood) -> Optimization:
+        return LeanTraining().optimization(self.epochs * batches, _STEP, likelihood, plain_lr=_NOISE_STEP)
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if self.network is None:
@@ -145,8 +146,7 @@ class LeanClassifier(ClassifierMixin, _Lean):
         hidden: the sizes of the hidden layers of the default network.
         epochs: how often training goes through the data.
         batch_size: how many examples a step of training takes.
-        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default natural gradients (IVON) with
-            settings that depend on the number of examples.
+        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default `leanbayes.train.LeanTraining`.
         propagate: how randomness passes through the network in training; see `leanbayes.Bayesian`.
         predict_by: how it passes in predictions: "moments" is one pass, "sample" draws weights.
         samples: how many draws, or evenly spread outputs after one pass of moments, a prediction is the mean of.
@@ -207,8 +207,7 @@ class LeanRegressor(RegressorMixin, _Lean):
         hidden: the sizes of the hidden layers of the default network.
         epochs: how often training goes through the data.
         batch_size: how many examples a step of training takes.
-        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default natural gradients (IVON) with
-            settings that depend on the number of examples.
+        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default `leanbayes.train.LeanTraining`.
         propagate: how randomness passes through the network in training; see `leanbayes.Bayesian`.
         predict_by: how it passes in predictions: "moments" is one pass, "sample" draws weights.
         samples: how many draws a prediction is the mean of, if it is made by draws.
@@ -263,18 +262,6 @@ class LeanRegressor(RegressorMixin, _Lean):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _natural_gradients(examples: int) -> Optimization:
-    """Return IVON for so many examples, with natural-gradient steps for the means.
-
-    The scales start at those of weights with a curvature of 0.1, but not above 0.02. The learning rate is that of a
-    gradient step of size 0.05 for this curvature.
-    """
-    size = examples / _TEMPERATURE
-    scale = min(_WIDEST, 1 / math.sqrt(size * (_CURVATURE + _DECAY)))
-    natural: Any = NaturalGradients(temperature=_TEMPERATURE, initial_scale=scale, plain_lr=_NOISE_STEP)
-    return Optimization(natural, lr=_STEP * size * scale**2, weight_decay=_DECAY, schedule="cosine")
 
 
 def _check_shapes(network: nn.Module, x: Tensor, outputs: int) -> None:

@@ -228,7 +228,7 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tags must be a list of words, got the text 'cells'; give \['cells'\]"):
         model_card(lb.Bayesian(bert()), tags="cells")
     save_pretrained(lb.Bayesian(bert()), tmp_path / "saved")
-    with pytest.raises(InputError, match=r"a class of models, .* BertConfig.* returned none"):
+    with pytest.raises(InputError, match=r"a class of models, .*BertConfig.* returned none"):
         from_pretrained(tmp_path / "saved", BertConfig)
     bnn = lb.Bayesian(llama())
     with pytest.raises(InputError, match="hold a draw"), bnn.drawn():

@@ -78,7 +78,7 @@ class BayesianTrainer(Trainer):
     ) -> None:
         if model is None:
             raise InputError(
-                "BayesianTrainer takes a lb.Bayesian as its model, got none; model_init= builds none either"
+                "BayesianTrainer takes a lb.Bayesian as its model, got none; model_init= does not replace it"
             )
         self.bayesian = require_pretrained(model, "BayesianTrainer")
         _check(self.bayesian, args, n_data, kl_weight, scale_lr)
