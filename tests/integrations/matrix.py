@@ -177,7 +177,7 @@ def main() -> int:
     sys.path += [folder for folder in [parser.parse_args().also] if folder]
     outcomes = Outcomes()
     files = sorted(set().union(*declared().values()))
-    options = ["-p", "no:cacheprovider", "-o", "timeout=3600"]  # slow tests belong to the matrix, also on a busy machine
+    options = ["-p", "no:cacheprovider", "-o", "timeout=3600"]  # the slow tests too, also on a busy machine
     status = pytest.main([*options, "-m", "integration", *files], plugins=[outcomes])
     PAGE.write_text(outcomes.page(PAGE.read_text()))
     return int(status)
