@@ -36,6 +36,13 @@ def test_without_averages_the_learning_rate_falls() -> None:
     assert LeanTraining(average=0.0).optimization(10, 0.01, lb.Categorical()).schedule == "cosine"
 
 
+def test_numbers_have_a_learning_rate_that_falls_and_no_averages() -> None:
+    made = LeanTraining().optimization(10, 0.01, lb.Gaussian("learned"))
+    assert made.schedule == "cosine"
+    assert made.optimizer.average == 0
+    assert LeanTraining(average=0.5).optimization(10, 0.01, lb.Gaussian("learned")).schedule == "constant"
+
+
 def test_bad_numbers_are_named() -> None:
     with pytest.raises(lb.errors.InputError, match=r"temperature must be a positive finite number, got 0"):
         LeanTraining(temperature=0.0).optimization(10, 0.01, lb.Categorical())

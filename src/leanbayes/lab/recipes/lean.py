@@ -30,9 +30,10 @@ class Lean(Recipe):
     """All weights are random, Adam trains the means, curvature the scales, and one pass of moments predicts.
 
     A training step costs one forward and one backward pass, as for the plain network. The halves of a batch see
-    mirrored draws, m + Δ and m − Δ, which batch norm does not undo. The learning rate stays constant, and the means of
-    the last steps are averaged. After training, the validation set decides two numbers: how wide the posterior is, and
-    the temperature of the logits or the factor of the predicted noise.
+    mirrored draws, m + Δ and m − Δ, which batch norm does not undo. For classes, labels and pixels the learning rate
+    stays constant, and the means of the last steps are averaged. For numbers the learning rate falls, and the epoch
+    with the least validation loss is kept. After training, the validation set decides two numbers: how wide the
+    posterior is, and the temperature of the logits or the factor of the predicted noise.
     `leanbayes.train.LeanTraining` has the numbers and their reasons.
     """
 
@@ -51,13 +52,14 @@ class Lean(Recipe):
     )
     lr: float | None = option(
         None,
-        "The learning rate after pretraining, which stays constant; by default the budget's.",
+        "The learning rate after pretraining; by default the budget's.",
         within="(0, inf)",
     )
-    average: float = option(
+    average: float | None = option(
         LeanTraining.average,
-        "The share of the steps after pretraining, at the end, over which the means are averaged. 0 keeps the last "
-        "means, and the learning rate then falls to 0 as a cosine.",
+        "The share of the steps after pretraining, at the end, over which the means are averaged, while the learning "
+        "rate is constant. With 0 the learning rate falls to 0 as a cosine, and the epoch with the least validation "
+        "loss is kept. By default it is 0.5 for classes, labels and pixels, and 0 for numbers.",
         within="[0, 1)",
     )
     temperature: float = option(
@@ -115,7 +117,7 @@ class Lean(Recipe):
         training = LeanTraining(self.average, self.temperature, self.noise, self.forget, self.weight_decay)
         made = training.optimization(steps, plain_lr if self.lr is None else self.lr, likelihood)
         fixed = {name: getattr(made, name) for name in ("optimizer", "lr", "weight_decay", "schedule")}
-        return fixed | {"patience": None}  # no best epoch to wait for: the average, or the last epoch, is kept
+        return fixed | {"patience": None}  # the whole schedule of the learning rate, or of the average, is wanted
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train means and scales, then choose the width and the temperature on the validation set."""
@@ -137,7 +139,8 @@ class Lean(Recipe):
         self._choose_prediction(bnn, task, run)
         steps = rest * len(run.loader(task.train))
         how = self.optimization(steps, run.budget.lr, task.likelihood)
-        run.fit(bnn, task, self.name, rest, optimization=how, validate=None)
+        averages = how["optimizer"].average > 0  # averages have no best epoch
+        run.fit(bnn, task, self.name, rest, optimization=how, **({"validate": None} if averages else {}))
         if not self.calibrate:
             return bnn
         with run.charged():
