@@ -245,7 +245,7 @@ def _weights(file: Path, configuration: str) -> dict[str, Tensor]:
 
 
 def _check_archive(file: Path) -> None:
-    """Refuse a checkpoint that is packed, damaged, or whose pickle asks for memory. torch itself checks none of that."""
+    """Refuse a checkpoint that is packed, damaged, or asks for memory. torch itself checks none of that."""
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()

@@ -283,7 +283,7 @@ def _is_dicom(path: Path) -> bool:
 
 
 def _dicom(path: Path, **options: Any) -> Any:
-    """Read a DICOM file. One that is deflated as a whole states no size, and could unpack to a thousand times its own."""
+    """Read a DICOM file. One that is deflated as a whole states no size, and could unpack to a thousand times of it."""
     pydicom = _pydicom()
     if pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID") == _DEFLATED:
         raise InputError(f"DICOM file {path} is deflated as a whole; save it without that, such as with gdcmconv --raw")
