@@ -123,3 +123,14 @@ def test_a_series_that_nobody_can_refer_to_is_refused(tmp_path: Path, name: str)
     with pytest.raises(InputError, match=f"has no {name}"):
         write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, NAMES, "a" * 64)
     assert not (tmp_path / "seg.dcm").exists()
+
+
+def test_headers_that_highdicom_cannot_use_are_one_line(tmp_path: Path) -> None:
+    """Before, the error of highdicom ended predict, and the predictions of all other cases were lost."""
+    geometry, mask = series(tmp_path / "s")
+    image = pydicom.dcmread(geometry.files[0])
+    image.StudyInstanceUID = "1.2.3"
+    image.save_as(geometry.files[0])
+    with pytest.raises(InputError, match="no DICOM SEG can be made: Source images"):
+        write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, NAMES, "a" * 64)
+    assert not (tmp_path / "seg.dcm").exists()
