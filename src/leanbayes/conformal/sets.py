@@ -122,8 +122,7 @@ class Sets(Conformal):
             if classes not in (0, prediction.mean.shape[1]):
                 raise ShapeMismatch(f"one batch has {classes} classes and another {prediction.mean.shape[1]}")
             classes = prediction.mean.shape[1]
-            all_scores = self._scores(prediction, x)
-            scores.append(all_scores[counted].gather(1, labels[counted, None])[:, 0])
+            scores.append(self._true_scores(prediction, x, labels, counted))
             size, device = len(labels), labels.device
             if self.per == "class":
                 numbers.append(labels[counted])
@@ -143,6 +142,8 @@ class Sets(Conformal):
         """Compute the thresholds, and only then replace those of an earlier calibration."""
         if self.per == "class":
             names, groups = torch.arange(classes, device=labels.device), labels
+        elif self.per is None:
+            names, groups = labels.new_zeros(1), labels
         else:
             names, groups = labels.unique(return_inverse=True)
         check_scores(scores)
@@ -190,7 +191,7 @@ class Sets(Conformal):
         """Return the scores of these labels, (N,): high ones conform badly. A `Monitor` watches them."""
         prediction = self.prediction(x)
         labels, counted = self._labels(prediction, y)
-        return self._scores(prediction, x)[counted].gather(1, labels[counted, None])[:, 0]
+        return self._true_scores(prediction, x, labels, counted)
 
     @torch.no_grad()
     def p_values(self, x: Inputs) -> Tensor:
@@ -241,10 +242,16 @@ class Sets(Conformal):
                 "pixels use RiskControl"
             )
         probabilities = prediction.mean.double()
-        scores = self.score.scores(probabilities, noise_of(x, self.seed).to(probabilities.device))
+        noise = noise_of(x, self.seed) if self.score.needs_noise else probabilities.new_zeros(len(probabilities))
+        scores = self.score.scores(probabilities, noise.to(probabilities.device))
         if scores.isnan().any():
             raise NonFinite(f"the score {self.score} gave NaN; look for NaN in the inputs and the outputs")
         return scores
+
+    def _true_scores(self, prediction: Prediction, x: Inputs, labels: Tensor, counted: Tensor) -> Tensor:
+        """Return the scores of the labels that count."""
+        place = labels.where(counted, 0)[:, None]  # one that does not count may lie outside the classes
+        return self._scores(prediction, x).gather(1, place)[:, 0][counted]
 
     def _labels(self, prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
         labels = y.to(prediction.mean.device)
