@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from leanbayes._arrays import dtype_of, tensors_of
 from leanbayes._calls import Inputs
 from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
@@ -62,6 +63,7 @@ class Sets(Conformal):
     """
 
     question: ClassVar[str] = "sets(x)"
+    deciding: ClassVar[tuple[str, ...]] = ("level", "score", "per")
     scores_seen: Tensor
     groups_seen: Tensor
     weights_seen: Tensor
@@ -81,6 +83,10 @@ class Sets(Conformal):
         seed: int = 0,
     ) -> None:
         super().__init__(predictor, Categorical() if likelihood is None else likelihood, samples, seed)
+        if not self.likelihood.has_logits:
+            raise InputError(
+                f"sets need classes, and {type(self.likelihood).__name__} is a likelihood of numbers; use Intervals"
+            )
         self.level, self.score = check_level(level), as_class_score(score)
         if empty not in _EMPTY:
             raise UnknownName.of("choice for empty sets", empty, _EMPTY)
@@ -242,7 +248,9 @@ class Sets(Conformal):
                 "pixels use RiskControl"
             )
         probabilities = prediction.mean.double()
-        noise = noise_of(x, self.seed) if self.score.needs_noise else probabilities.new_zeros(len(probabilities))
+        noise = probabilities.new_zeros(len(probabilities))
+        if self.score.needs_noise:  # as a tensor of the model's precision, which is how the model sees an array
+            noise = noise_of(tensors_of(x, dtype_of(self.model), probabilities.device), self.seed)
         scores = self.score.scores(probabilities, noise.to(probabilities.device))
         if scores.isnan().any():
             raise NonFinite(f"the score {self.score} gave NaN; look for NaN in the inputs and the outputs")
