@@ -291,5 +291,12 @@ class RiskControl(Conformal):
             return target > 0.5, torch.ones_like(target, dtype=torch.bool)
         if target.is_floating_point():
             raise ShapeMismatch(f"masks must hold class indices as integers, got {target.dtype}")
+        counted, classes = self.likelihood.counted(target), prediction.mean.shape[1]
+        outside = counted & ((target < 0) | (target >= classes))
+        if outside.any():
+            raise InputError(
+                f"the predictor gives {classes} classes, so masks must hold numbers from 0 to {classes - 1}, and one is "
+                f"{int(target[outside][0])}; name a value that does not count: Categorical(ignore_index=...)"
+            )
         truth = target != 0 if self.foreground is None else target == self.foreground
-        return truth, self.likelihood.counted(target)
+        return truth, counted
