@@ -4,8 +4,8 @@
 
 The methods are one plain network, the same with a temperature, five plain networks, the same with a temperature, and
 one `lean` network. For each data set all networks have the same training images, the same number of epochs and the same
-batches. Plain networks keep the epoch with the least validation loss. A training of its own (seed 1000) tries five
-learning rates for plain networks and five for lean ones, and those with the least validation NLL are taken; the plain
+batches. Plain networks keep the epoch with the least validation loss. A training of its own (seed 1000) tries the same
+five learning rates for plain networks and for lean ones, and those with the least validation NLL are taken; the plain
 ones are scored with a temperature. No choice sees a test image.
 
 The test images are divided again and again at random into a half for the calibration and a half for the test, alike for
@@ -48,7 +48,7 @@ LEVEL = 0.9
 TUNING_SEED = 1000
 MEMBERS = 5
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
-"""The learning rates that plain networks choose from. Those of lean are twice these, because it averages its means."""
+"""The learning rates that plain networks and lean ones choose from."""
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ def chosen(trainer: Trainer, has_lean: bool) -> dict[str, Any]:
     lr = min(plain, key=lambda rate: plain[rate])
     choice: dict[str, Any] = {"lr": lr, "validation_nll": {"plain": plain}}
     if has_lean:
-        lean = {f"lean:lr={2 * rate:g}": 0.0 for rate in RATES}
-        lean = {recipe: nll(*trainer.pool(recipe, lr, TUNING_SEED).validation) for recipe in lean}
+        recipes = [f"lean:lr={rate:g}" for rate in RATES]
+        lean = {recipe: nll(*trainer.pool(recipe, lr, TUNING_SEED).validation) for recipe in recipes}
         choice["lean"] = min(lean, key=lambda recipe: lean[recipe])
         choice["validation_nll"]["lean"] = lean
     return choice

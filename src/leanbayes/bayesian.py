@@ -496,10 +496,10 @@ class Bayesian(nn.Module):
             return [self]
         device = next(self.model.parameters()).device
 
-        def network(x: Tensor, seed: int) -> Any:
+        def network(x: Inputs, seed: int) -> Any:
             with torch.no_grad():
                 tensors = self.draw(generator=torch.Generator(device=device).manual_seed(seed))
-            return call_with(self.model, tensors, (x,), {})
+            return call(lambda *args, **kwargs: call_with(self.model, tensors, args, kwargs), x)
 
         seeds = [int(torch.randint(2**63 - 1, (), generator=source)) for _ in range(draws)]
         return [partial(network, seed=seed) for seed in seeds]

@@ -76,3 +76,6 @@ def test_bad_input_is_refused() -> None:
         Monitor([1.0])  # type: ignore[arg-type]
     with pytest.raises(lb.errors.InputError, match="calibrated Sets"):
         Monitor.of(Sets(nn.Identity()))
+    x = torch.randn(30, 2)
+    with pytest.raises(lb.errors.InputError, match="calibrated with weights"):
+        Monitor.of(Sets(nn.Identity()).calibrate([(x, x.argmax(1))], weight=lambda x: x[:, 0].exp()))

@@ -76,6 +76,16 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lb.errors.NonFinite,
         "NaN",
     ),
+    "a class that is none": (
+        lambda: Referral(nn.Identity()).calibrate([(data(200)[0], torch.full((200,), 3))]),
+        lb.errors.InputError,
+        "between 0 and 2, and one is 3",
+    ),
+    "one class": (
+        lambda: Referral(nn.Identity(), by="total").calibrate([(torch.randn(200, 1), torch.zeros(200).long())]),
+        lb.errors.ShapeMismatch,
+        "two classes",
+    ),
     "not calibrated": (lambda: Referral(nn.Identity()).refers(torch.randn(2, 3)), lb.errors.InputError, "calibrate"),
 }  # fmt: skip
 

@@ -2,16 +2,17 @@
 
 import resource
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes.conformal import RiskControl
-from leanbayes.metrics.nested_masks import GRID
+from leanbayes.conformal import Risk, RiskControl
+from leanbayes.metrics.nested_masks import GRID, Masks
 
 
 def cases(count: int, seed: int = 0, size: int = 12) -> tuple[Tensor, Tensor]:
@@ -138,6 +139,17 @@ def test_one_class_of_several_and_pixels_that_do_not_count() -> None:
         RiskControl(nn.Identity(), foreground=3).calibrate([(logits, y)])
 
 
+@dataclass(frozen=True)
+class _Always(Risk):
+    """A loss that larger masks do not lower."""
+
+    name: ClassVar[str] = "always"
+    as_masks_grow: ClassVar[Literal["falls", "rises"] | None] = "falls"
+
+    def losses(self, masks: Masks) -> Tensor:
+        return torch.full((len(masks.reached), len(GRID)), 0.5, dtype=torch.float64)
+
+
 BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "too few": (lambda: RiskControl(nn.Identity()).calibrate([cases(8)]), lb.errors.InputError, "at least 9.*got 8"),
     "level": (lambda: RiskControl(nn.Identity(), level=1), lb.errors.InputError, "between 0 and 1"),
@@ -168,6 +180,21 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         lambda: RiskControl(nn.Identity()).calibrate([cases(20)]).masks(torch.full_like(cases(2)[0], torch.nan)),
         lb.errors.NonFinite,
         "NaN",
+    ),
+    "a mask of 0 and 255": (
+        lambda: RiskControl(nn.Identity(), foreground=1).calibrate([(cases(20)[0], 255 * cases(20)[1])]),
+        lb.errors.InputError,
+        "from 0 to 1, and one is 255",
+    ),
+    "a risk that no mask keeps": (
+        lambda: RiskControl(nn.Identity(), _Always()).calibrate([cases(20)]),
+        lb.errors.InputError,
+        "every pixel have a mean loss 'always' of 0.500",
+    ),
+    "a risk that no mask keeps, with confidence": (
+        lambda: RiskControl(nn.Identity(), _Always(), confidence=0.9).calibrate([cases(40)]),
+        lb.errors.InputError,
+        "every pixel have a mean loss 'always' of 0.500",
     ),
     "not calibrated": (lambda: RiskControl(nn.Identity()).masks(cases(2)[0]), lb.errors.InputError, "calibrate"),
 }  # fmt: skip

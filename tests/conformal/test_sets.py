@@ -1,5 +1,6 @@
 """Sets cover as often as promised, agree with MAPIE and crepes, and refuse what would break the promise."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "samples": (lambda: Sets(nn.Identity(), samples=0), lb.errors.InputError, "samples"),
     "seed": (lambda: Sets(nn.Identity(), seed=1.5), lb.errors.InputError, "seed"),  # type: ignore[arg-type]
     "no module": (lambda: Sets(lambda x: x), lb.errors.InputError, "module"),  # type: ignore[arg-type]
+    "numbers": (lambda: Sets(nn.Identity(), likelihood=lb.Gaussian()), lb.errors.InputError, "use Intervals"),
     "not calibrated": (lambda: Sets(nn.Identity()).sets(torch.randn(2, 3)), lb.errors.InputError, "calibrate"),
     "no batches": (lambda: Sets(nn.Identity()).calibrate([]), lb.errors.InputError, "no batches"),
     "a tensor": (lambda: Sets(nn.Identity()).calibrate(torch.randn(5, 2)), lb.errors.InputError, "batches"),
@@ -399,6 +401,53 @@ def test_a_changed_predictor_is_refused() -> None:
     sets.half()
     with pytest.raises(lb.errors.InputError, match="cast to"):
         sets.sets(x.half())
+
+
+@pytest.mark.parametrize(("name", "value"), [("level", 0.99), ("score", LAC()), ("seed", 3), ("per", "class")])
+def test_a_setting_that_changes_after_the_calibration_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    sets = Sets(mlp()).calibrate([data(300)])
+    lb.save(sets, tmp_path / "sets")
+    for each in (sets, lb.load(tmp_path / "sets", mlp())):
+        x, before = data(20, seed=4)[0], getattr(each, name)
+        answer = each.sets(x)
+        setattr(each, name, value)
+        with pytest.raises(lb.errors.InputError, match=f"{name} of this Sets changed"):
+            each.sets(x)
+        setattr(each, name, before)
+        assert torch.equal(each.sets(x), answer)
+        setattr(each, name, value)
+        each.calibrate([data(300)]).sets(x)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_arrays_get_the_sets_of_tensors(score: str) -> None:
+    x, y = data(60)
+    sets = Sets(mlp(), score=score).calibrate([(x.numpy(), y)])
+    assert torch.equal(sets.sets(x.numpy()), sets.sets(x))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_with_ties_and_zeros_covers(score: str, dtype: torch.dtype) -> None:
+    """The inputs are logits of few values, many of them so low that their probability is 0 in float32."""
+    x, y = data(900)
+    coarse = torch.where(x < -1, -300.0, x.round()).to(dtype)
+    sets = Sets(nn.Identity(), score=score)
+    thresholds = {
+        sets.calibrate(list(zip(coarse[:500].split(b), y[:500].split(b), strict=True))).thresholds.item()
+        for b in (1, 7, 500)
+    }
+    assert len(thresholds) == 1
+    assert covered(sets.sets(coarse[500:]), y[500:]).double().mean() > 0.9 - 4 * (0.09 / 500 + 0.09 / 400) ** 0.5
+
+
+def test_a_million_examples_take_less_than_a_second() -> None:
+    """From logits to the threshold, in batches of 10,000: about a third of a second of processor time."""
+    x, y = torch.randn(1_000_000, 10, generator=seeded()), torch.randint(10, (1_000_000,), generator=seeded())
+    batches, sets = list(zip(x.split(10_000), y.split(10_000), strict=True)), Sets(nn.Identity(), score="lac")
+    start = time.process_time()
+    sets.calibrate(batches)
+    assert time.process_time() - start < 1
 
 
 # ---------------------------------------------------------------- composition

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils._pytree import tree_map
 
 from leanbayes._calls import Inputs, call, map_tensors
+from leanbayes._calls import batch_size as size_of
 from leanbayes.baselines.seeds import draw_seeds
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
@@ -41,6 +42,8 @@ class MCDropout(Predictor):
     >>> MCDropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))).inserted
     {'0': 'output'}
     """
+
+    draws_differ_within_batch: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, rate: float = 0.2) -> None:
         super().__init__()
@@ -79,10 +82,10 @@ class MCDropout(Predictor):
         """Return passes with fixed dropout masks as differentiable functions; all inputs share the masks of a draw."""
         devices = sorted({p.device.index for p in self.parameters() if p.is_cuda})
 
-        def one(row: Tensor) -> Any:
-            return map_tensors(lambda leaf: leaf[0], self(row.unsqueeze(0)))
+        def one(row: Inputs) -> Any:
+            return map_tensors(lambda leaf: leaf[0], call(self, map_tensors(lambda leaf: leaf.unsqueeze(0), row)))
 
-        def network(x: Tensor, seed: int) -> Any:
+        def network(x: Inputs, seed: int) -> Any:
             def reseed() -> None:
                 torch.default_generator.manual_seed(seed)
                 for device in devices:
@@ -148,7 +151,7 @@ class MCDropout(Predictor):
             )
 
 
-def _row_by_row(function: Callable[[Tensor], Any], x: Tensor, reseed: Callable[[], None]) -> Any:
+def _row_by_row(function: Callable[[Inputs], Any], x: Inputs, reseed: Callable[[], None]) -> Any:
     """Apply ``function`` to each row with the same randomness: vmapped, or one row after the other if need be."""
     try:
         reseed()
@@ -157,9 +160,9 @@ def _row_by_row(function: Callable[[Tensor], Any], x: Tensor, reseed: Callable[[
             return vmap(function, randomness="same")(x)
     except (RuntimeError, ValueError, Warning):
         rows = []
-        for row in x:
+        for place in range(size_of(x)):
             reseed()
-            rows.append(function(row))
+            rows.append(function(map_tensors(lambda leaf, place=place: leaf[place], x)))
         return tree_map(lambda *leaves: torch.stack(leaves), rows[0], *rows[1:])
 
 

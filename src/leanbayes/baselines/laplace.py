@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class LaplaceApproximation(Predictor):
     positions: Tensor
     scale: Tensor
     prior_precision: Tensor
+
+    draws_differ_within_batch: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, coordinates: Mapping[str, int]) -> None:
         super().__init__()
@@ -177,7 +179,7 @@ class LaplaceApproximation(Predictor):
         """
         parameters, sizes = dict(self.model.named_parameters()), list(self.coordinates.values())
 
-        def network(x: Tensor, seed: int) -> Tensor:
+        def network(x: Inputs, seed: int) -> Tensor:
             source = torch.Generator().manual_seed(seed)
             noise = torch.randn(self.scale.shape[1], generator=source, dtype=torch.float64)
             steps = (self.scale @ noise.to(self.scale)).split(sizes)
@@ -188,7 +190,7 @@ class LaplaceApproximation(Predictor):
                 flat = torch.zeros_like(parameter).flatten().index_copy(0, positions, step.to(parameter))
                 changes.append(flat.view(parameter.shape))
             with torch.enable_grad():
-                out: Tensor = prediction_tensor(call_with(self.model, means, (x,), {}))
+                out: Tensor = prediction_tensor(call(lambda *a, **k: call_with(self.model, means, a, k), x))
                 u = torch.zeros_like(out, requires_grad=True)  # Jᵀu is linear in u, and its own transpose is J
                 pulled = torch.autograd.grad(out, list(means.values()), u, create_graph=True)
                 change = torch.autograd.grad(pulled, u, changes, create_graph=True)[0]

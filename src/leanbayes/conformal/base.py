@@ -11,6 +11,7 @@ from leanbayes._calls import Inputs, map_tensors, prediction_tensor, split_batch
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.conformal.bits import Guard, fingerprint_of
+from leanbayes.conformal.whole_draws import with_whole_draws
 from leanbayes.errors import InputError
 from leanbayes.likelihood import Bernoulli, Categorical, Gaussian, Likelihood
 from leanbayes.likelihood.base import require_likelihood
@@ -26,8 +27,8 @@ Samples = int | Literal["auto"]
 class Conformal(Predictor):
     """A predictor with a guarantee that `calibrate` gives it. As a `Predictor` it predicts what the one inside does.
 
-    All predictions use the same seed. With draws of whole weights every batch then meets the same networks, so that the
-    predictor is one fixed function and calibration examples and new ones are exchangeable.
+    All predictions use the same seed and draws of whole networks, which all inputs of a batch share. So the predictor
+    is one fixed function of an input, whatever the batch is, and calibration examples and new ones are exchangeable.
 
     Args:
         predictor: a plain module, a `Bayesian` or another `Predictor`.
@@ -37,6 +38,7 @@ class Conformal(Predictor):
     """
 
     question: ClassVar[str]  # the method that users ask, for messages
+    deciding: ClassVar[tuple[str, ...]]  # the attributes on which the thresholds depend
 
     def __init__(self, predictor: nn.Module, likelihood: Likelihood, samples: Samples, seed: int) -> None:
         super().__init__()
@@ -53,6 +55,7 @@ class Conformal(Predictor):
         self.likelihood = _as_known(require_likelihood(likelihood))
         self.samples, self.seed = samples, seed
         self._guard: Guard | None = None
+        self._calibrated_with: dict[str, Any] = {}
 
     @property
     def members(self) -> int | None:  # type: ignore[override]
@@ -101,13 +104,14 @@ class Conformal(Predictor):
         fingerprint = config.pop("fingerprint")
         predictor = cls(parts["model"], likelihood=restore_likelihood(config.pop("likelihood")), **config)
         predictor._guard = None if fingerprint is None else Guard(str(fingerprint))
+        predictor._calibrated_with = predictor._settings()
         return predictor
 
     def prediction(self, x: Inputs, *, keep_samples: bool = False) -> Prediction:
         """Predict a batch in the one way in which this predictor always predicts."""
         generator = torch.Generator(_device(self.model, x)).manual_seed(self.seed)
         return predict(
-            *(self.model, x),
+            *(with_whole_draws(self.model), x),
             likelihood=self.likelihood,
             samples=self.samples if isinstance(self.model, Bayesian | Predictor) else 1,
             keep_samples=keep_samples,
@@ -136,6 +140,12 @@ class Conformal(Predictor):
     def _trust(self) -> None:
         """From now on, refuse to answer if the model changes."""
         self._guard = Guard(fingerprint_of(self.model))
+        self._calibrated_with = self._settings()
+
+    def _settings(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in ("likelihood", "samples", "seed", *self.deciding)}
+        # A function of groups cannot be kept in a file, so that a loaded predictor may be given it again.
+        return {name: "group" if name == "per" and callable(value) else value for name, value in values.items()}
 
     def _check(self) -> None:
         """Raise unless this predictor is calibrated and its model is the calibrated one."""
@@ -147,6 +157,13 @@ class Conformal(Predictor):
                     f"{name} has been cast to {buffer.dtype}, but thresholds need float64; change the precision of the "
                     "model first, and then call calibrate"
                 )
+        now = self._settings()
+        changed = [name for name, value in self._calibrated_with.items() if now[name] != value]
+        if changed:
+            raise InputError(
+                f"{' and '.join(changed)} of this {type(self).__name__} changed after it was calibrated, so its "
+                "thresholds no longer belong to its settings; call calibrate again"
+            )
         self._guard.check(self.model)
 
 

@@ -122,11 +122,11 @@ def _words(value: Tensor) -> Tensor:
 
 def _mix(bits: Tensor) -> Tensor:
     """Return the finaliser of splitmix64 (Steele et al. 2014); integers wrap around."""
-    bits = (bits ^ _shifted(bits, 30)) * _FIRST
-    bits = (bits ^ _shifted(bits, 27)) * _SECOND
-    return bits ^ _shifted(bits, 31)
+    bits = bits.bitwise_xor(_shifted(bits, 30)).mul_(_FIRST)
+    bits.bitwise_xor_(_shifted(bits, 27)).mul_(_SECOND)
+    return bits.bitwise_xor_(_shifted(bits, 31))
 
 
 def _shifted(bits: Tensor, places: int) -> Tensor:
     """Shift to the right and fill up with zeros; torch fills up with the sign."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
+    return (bits >> places).bitwise_and_((1 << (64 - places)) - 1)

@@ -59,6 +59,7 @@ class Intervals(Conformal):
     """
 
     question: ClassVar[str] = "intervals(x)"
+    deciding: ClassVar[tuple[str, ...]] = ("level", "score", "asymmetric", "per")
     scores_seen: Tensor
     groups_seen: Tensor
     weights_seen: Tensor

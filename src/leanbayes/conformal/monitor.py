@@ -76,6 +76,12 @@ class Monitor:
         scores = getattr(predictor, "scores_seen", None)
         if not isinstance(scores, Tensor) or not len(scores):
             raise InputError(f"a monitor needs a calibrated Sets or Intervals, got a {type(predictor).__name__}")
+        if len(predictor.weights_seen):
+            raise InputError(
+                "this predictor was calibrated with weights for inputs from another distribution, so that new scores "
+                "differ from those of the calibration by design, and a monitor would soon raise an alarm; give the "
+                "monitor scores of the new distribution: Monitor(scores)"
+            )
         return cls(scores if scores.dim() == 1 else scores.flatten(1).amax(1), alpha, seed)
 
     @property

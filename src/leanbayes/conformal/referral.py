@@ -47,6 +47,7 @@ class Referral(Conformal):
     """
 
     question: ClassVar[str] = "refers(x)"
+    deciding: ClassVar[tuple[str, ...]] = ("error", "confidence", "by")
     record: Tensor  # the threshold, and how many of the calibration examples were kept, wrong and there
 
     def __init__(
@@ -109,7 +110,13 @@ class Referral(Conformal):
                     f"referral needs one class index for each of {len(doubt)} inputs, got {labels.dtype} of shape "
                     f"{tuple(labels.shape)}"
                 )
-            counted = self.likelihood.counted(labels)
+            counted, classes = self.likelihood.counted(labels), prediction.mean.shape[1]
+            wrong_class = counted & ((labels < 0) | (labels >= classes))
+            if wrong_class.any():
+                raise InputError(
+                    f"the predictor gives {classes} classes, so targets must lie between 0 and {classes - 1}, and one "
+                    f"is {int(labels[wrong_class][0])}"
+                )
             below = (doubt[:, None] <= GRID.to(doubt.device)) & counted[:, None]
             failed = (prediction.mean.argmax(1) != labels)[:, None]
             kept, wrong = kept.to(doubt.device) + below.sum(0), wrong.to(doubt.device) + (below & failed).sum(0)
@@ -146,6 +153,8 @@ class Referral(Conformal):
             raise ShapeMismatch(
                 f"referral needs predictions of classes, (N, classes), got shape {tuple(prediction.mean.shape)}"
             )
+        if prediction.mean.shape[1] < 2:
+            raise ShapeMismatch("referral needs at least two classes, because one class leaves no doubt")
         if self.by == "confidence":
             return 1 - prediction.mean.double().amax(1)
         doubt: Tensor = getattr(prediction, self.by)

@@ -59,6 +59,7 @@ class RiskControl(Conformal):
     """
 
     question: ClassVar[str] = "masks(x)"
+    deciding: ClassVar[tuple[str, ...]] = ("risk", "level", "by", "foreground", "inner", "confidence")
     thresholds: Tensor
 
     def __init__(
@@ -142,11 +143,18 @@ class RiskControl(Conformal):
                 "give more of them, or allow a higher risk"
             )
         allowed = (means * count + 1) / (count + 1) <= level * (1 + 1e-12)
-        if risk.as_masks_grow == "falls":  # the smallest masks that are safe, and all larger ones are
-            safe = allowed.long().cumprod(0)
-            return grid[int(safe.sum()) - 1]
-        safe = allowed.flip(0).long().cumprod(0)
-        return grid[len(grid) - int(safe.sum())]
+        falls = risk.as_masks_grow == "falls"  # the safest masks hold every pixel, or else none
+        safe = int((allowed if falls else allowed.flip(0)).long().cumprod(0).sum())
+        self._require_safe(safe, means, risk, level, falls)
+        return grid[safe - 1 if falls else len(grid) - safe]
+
+    def _require_safe(self, safe: int, means: Tensor, risk: Risk, level: float, falls: bool) -> None:
+        """Raise if not even the masks that lose least lose little enough. The risks of this package then lose 0."""
+        if not safe:
+            raise InputError(
+                f"masks that hold {'every pixel' if falls else 'no pixel'} have a mean loss {risk.name!r} of "
+                f"{means[0 if falls else -1].item():.3f}, which is too much for the level {level:g}; allow a higher risk"
+            )
 
     def _in_order(self, means: Tensor, count: int, risk: Risk, level: float, grid: Tensor, error: float) -> Tensor:
         """Test the thresholds from the safest one on, each at the whole error, until the first that does not pass.
@@ -164,7 +172,8 @@ class RiskControl(Conformal):
         ordered = means if falls else means.flip(0)
         # The means do not fall along this order, nor do their p-values, so bisection finds the last that passes.
         passed = bisect_right(ordered.tolist(), error, key=lambda mean: hoeffding_bentkus(mean, count, level))
-        last = max(passed - 1, 0)
+        self._require_safe(passed, means, risk, level, falls)
+        last = passed - 1
         return grid[last if falls else len(grid) - 1 - last]
 
     def _tested(self, means: Tensor, count: int, risk: Risk, level: float, grid: Tensor) -> Tensor:
@@ -282,5 +291,12 @@ class RiskControl(Conformal):
             return target > 0.5, torch.ones_like(target, dtype=torch.bool)
         if target.is_floating_point():
             raise ShapeMismatch(f"masks must hold class indices as integers, got {target.dtype}")
+        counted, classes = self.likelihood.counted(target), prediction.mean.shape[1]
+        outside = counted & ((target < 0) | (target >= classes))
+        if outside.any():
+            raise InputError(
+                f"the predictor gives {classes} classes, so masks must hold numbers from 0 to {classes - 1}, and one is "
+                f"{int(target[outside][0])}; name a value that does not count: Categorical(ignore_index=...)"
+            )
         truth = target != 0 if self.foreground is None else target == self.foreground
-        return truth, self.likelihood.counted(target)
+        return truth, counted

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from leanbayes._arrays import dtype_of, tensors_of
 from leanbayes._calls import Inputs
 from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
@@ -62,6 +63,7 @@ class Sets(Conformal):
     """
 
     question: ClassVar[str] = "sets(x)"
+    deciding: ClassVar[tuple[str, ...]] = ("level", "score", "per")
     scores_seen: Tensor
     groups_seen: Tensor
     weights_seen: Tensor
@@ -81,6 +83,10 @@ class Sets(Conformal):
         seed: int = 0,
     ) -> None:
         super().__init__(predictor, Categorical() if likelihood is None else likelihood, samples, seed)
+        if not self.likelihood.has_logits:
+            raise InputError(
+                f"sets need classes, and {type(self.likelihood).__name__} is a likelihood of numbers; use Intervals"
+            )
         self.level, self.score = check_level(level), as_class_score(score)
         if empty not in _EMPTY:
             raise UnknownName.of("choice for empty sets", empty, _EMPTY)
@@ -122,8 +128,7 @@ class Sets(Conformal):
             if classes not in (0, prediction.mean.shape[1]):
                 raise ShapeMismatch(f"one batch has {classes} classes and another {prediction.mean.shape[1]}")
             classes = prediction.mean.shape[1]
-            all_scores = self._scores(prediction, x)
-            scores.append(all_scores[counted].gather(1, labels[counted, None])[:, 0])
+            scores.append(self._true_scores(prediction, x, labels, counted))
             size, device = len(labels), labels.device
             if self.per == "class":
                 numbers.append(labels[counted])
@@ -143,6 +148,8 @@ class Sets(Conformal):
         """Compute the thresholds, and only then replace those of an earlier calibration."""
         if self.per == "class":
             names, groups = torch.arange(classes, device=labels.device), labels
+        elif self.per is None:
+            names, groups = labels.new_zeros(1), labels
         else:
             names, groups = labels.unique(return_inverse=True)
         check_scores(scores)
@@ -190,7 +197,7 @@ class Sets(Conformal):
         """Return the scores of these labels, (N,): high ones conform badly. A `Monitor` watches them."""
         prediction = self.prediction(x)
         labels, counted = self._labels(prediction, y)
-        return self._scores(prediction, x)[counted].gather(1, labels[counted, None])[:, 0]
+        return self._true_scores(prediction, x, labels, counted)
 
     @torch.no_grad()
     def p_values(self, x: Inputs) -> Tensor:
@@ -241,10 +248,18 @@ class Sets(Conformal):
                 "pixels use RiskControl"
             )
         probabilities = prediction.mean.double()
-        scores = self.score.scores(probabilities, noise_of(x, self.seed).to(probabilities.device))
+        noise = probabilities.new_zeros(len(probabilities))
+        if self.score.needs_noise:  # as a tensor of the model's precision, which is how the model sees an array
+            noise = noise_of(tensors_of(x, dtype_of(self.model), probabilities.device), self.seed)
+        scores = self.score.scores(probabilities, noise.to(probabilities.device))
         if scores.isnan().any():
             raise NonFinite(f"the score {self.score} gave NaN; look for NaN in the inputs and the outputs")
         return scores
+
+    def _true_scores(self, prediction: Prediction, x: Inputs, labels: Tensor, counted: Tensor) -> Tensor:
+        """Return the scores of the labels that count."""
+        place = labels.where(counted, 0)[:, None]  # one that does not count may lie outside the classes
+        return self._scores(prediction, x).gather(1, place)[:, 0][counted]
 
     def _labels(self, prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
         labels = y.to(prediction.mean.device)

@@ -1,6 +1,7 @@
 """Masks that grow as a threshold falls: what each of them holds, counted in one pass over the pixels."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -29,18 +30,29 @@ class Masks:
     """What the masks of a batch hold at each threshold t of `GRID`; a mask holds the pixels whose score is at least t.
 
     Attributes:
-        right: how many pixels of the truth each mask holds, (N, thresholds).
-        wrong: how many other pixels it holds, (N, thresholds).
-        positives: how many pixels the truth has, (N,).
         reached: for each pixel, how many thresholds its score reaches, (N, ...).
         truth: the true masks, without pixels that do not count, (N, ...).
+        others: the other pixels that count, (N, ...).
     """
 
-    right: Tensor
-    wrong: Tensor
-    positives: Tensor
     reached: Tensor
     truth: Tensor
+    others: Tensor
+
+    @cached_property
+    def right(self) -> Tensor:
+        """How many pixels of the truth each mask holds, (N, thresholds)."""
+        return _held(self.reached, self.truth)
+
+    @cached_property
+    def wrong(self) -> Tensor:
+        """How many other pixels each mask holds, (N, thresholds)."""
+        return _held(self.reached, self.others)
+
+    @cached_property
+    def positives(self) -> Tensor:
+        """How many pixels the truth has, (N,)."""
+        return self.truth.flatten(1).sum(1)
 
 
 def count_masks(scores: Tensor, truth: Tensor, counted: Tensor) -> Masks:
@@ -55,16 +67,16 @@ def count_masks(scores: Tensor, truth: Tensor, counted: Tensor) -> Masks:
         raise ShapeMismatch(f"scores have shape {tuple(scores.shape)} and true masks {tuple(truth.shape)}")
     grid = GRID.to(scores.device)
     reached = torch.searchsorted(grid, scores.double().contiguous(), right=True)
-    truth = truth & counted
-    right, wrong = (_held(reached, chosen, len(grid)) for chosen in (truth, counted & ~truth))
-    return Masks(right, wrong, truth.flatten(1).sum(1), reached, truth)
+    return Masks(reached, truth & counted, counted & ~truth)
 
 
-def _held(reached: Tensor, chosen: Tensor, steps: int) -> Tensor:
+def _held(reached: Tensor, chosen: Tensor) -> Tensor:
     """Return how many of the chosen pixels reach each threshold, (N, thresholds)."""
-    counts = torch.zeros(len(reached), steps + 1, dtype=torch.int64, device=reached.device)
-    counts.scatter_add_(1, reached.flatten(1), chosen.flatten(1).long())
-    return counts.flip(1).cumsum(1).flip(1)[:, 1:]  # a pixel that reaches r thresholds reaches those numbered 0 … r − 1
+    chosen = chosen.flatten(1).int()
+    counts = torch.zeros(len(reached), len(GRID) + 1, dtype=torch.int32, device=reached.device)
+    counts.scatter_add_(1, reached.flatten(1), chosen)
+    # A pixel that reaches r thresholds reaches those numbered 0 … r − 1.
+    return chosen.sum(1, keepdim=True, dtype=torch.int32) - counts[:, :-1].cumsum(1, dtype=torch.int32)
 
 
 def lesions(truth: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -60,9 +60,12 @@ class Predictor(nn.Module, ABC):
 
     Attributes:
         members: how many draws there are in all; None if there is no limit.
+        draws_differ_within_batch: whether ``outputs`` draws anew for each input of a batch, as dropout does, so that
+            what it predicts for an input depends on the input's place. ``networks`` never does that.
     """
 
     members: int | None = None
+    draws_differ_within_batch: ClassVar[bool] = False
 
     @abstractmethod
     def outputs(self, x: Inputs, draws: int, generator: torch.Generator | None) -> Iterator[Any]:

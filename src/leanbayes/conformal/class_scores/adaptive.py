@@ -28,10 +28,15 @@ class APS(ClassScore):
     name: ClassVar[str] = "aps"
     randomised: bool = True
 
+    @property
+    def needs_noise(self) -> bool:  # type: ignore[override]
+        """Whether the score subtracts a random part."""
+        return self.randomised
+
     def scores(self, probabilities: Tensor, noise: Tensor) -> Tensor:
         """Return the sum over the classes that come before and this one, less the random part of this one."""
-        order = probabilities.argsort(dim=1, descending=True, stable=True)
-        cumulated = probabilities.gather(1, order).cumsum(1)
+        ordered, order = probabilities.sort(dim=1, descending=True, stable=True)
+        cumulated = ordered.cumsum(1)
         sums = torch.empty_like(cumulated).scatter_(1, order, cumulated)
         return sums - noise[:, None] * probabilities if self.randomised else sums
 
@@ -54,6 +59,11 @@ class RAPS(ClassScore):
     def __post_init__(self) -> None:
         if not (self.penalty >= 0 and self.penalty < torch.inf) or self.free < 0:
             raise InputError(f"need a finite penalty >= 0 and free >= 0, got {self.penalty} and {self.free}")
+
+    @property
+    def needs_noise(self) -> bool:  # type: ignore[override]
+        """Whether the score subtracts a random part."""
+        return self.randomised
 
     def scores(self, probabilities: Tensor, noise: Tensor) -> Tensor:
         """Return the score of APS, plus the penalty on the rank."""

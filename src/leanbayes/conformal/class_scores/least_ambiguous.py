@@ -18,6 +18,7 @@ class LAC(ClassScore):
     """
 
     name: ClassVar[str] = "lac"
+    needs_noise: ClassVar[bool] = False
 
     def scores(self, probabilities: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
         """Return 1 − p."""

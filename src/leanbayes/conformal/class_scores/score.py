@@ -19,9 +19,13 @@ class ClassScore(ABC):
     A set holds the classes whose score is at most a threshold. The catalogue finds a score because its module lies in
     this package. A running program registers its own with ``@CLASS_SCORES.register``, and a package through an entry
     point of the group "leanbayes.class_scores".
+
+    Attributes:
+        needs_noise: whether the score is randomised. One that is not is given zeros.
     """
 
     name: ClassVar[str]
+    needs_noise: ClassVar[bool] = True
 
     @abstractmethod
     def scores(self, probabilities: Tensor, noise: Tensor) -> Tensor:
@@ -29,7 +33,7 @@ class ClassScore(ABC):
 
         Args:
             probabilities: (N, classes) in float64.
-            noise: (N,) numbers that are uniform between 0 and 1, for scores that are randomised.
+            noise: (N,) numbers that are uniform between 0 and 1, for scores that are randomised; zeros for others.
         """
 
 

@@ -16,6 +16,7 @@ class TopK(ClassScore):
     """The rank of the class: 1 for the most probable one. Every set then holds equally many classes."""
 
     name: ClassVar[str] = "top_k"
+    needs_noise: ClassVar[bool] = False
 
     def scores(self, probabilities: Tensor, noise: Tensor) -> Tensor:  # noqa: ARG002
         """Return the rank."""

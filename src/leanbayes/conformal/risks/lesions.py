@@ -1,6 +1,5 @@
 """The risk of missing whole lesions."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -34,13 +33,17 @@ class MissedLesions(Risk):
         """Return the share of lesions of which fewer pixels than asked reach the threshold."""
         truth = masks.truth.squeeze(1) if masks.truth.dim() == 4 and masks.truth.shape[1] == 1 else masks.truth
         numbers, reached = lesions(truth).flatten(1), masks.reached.flatten(1)
-        steps = torch.arange(len(GRID), device=reached.device)
-        rows = []
-        for number, of_case in zip(numbers, reached, strict=True):
-            names = number[number > 0].unique().tolist()
-            parts = [of_case[number == name] for name in names]
-            # A lesion is found at the thresholds that the k-th highest of its pixels reaches.
-            ends = [part.topk(max(1, math.ceil(self.overlap * len(part) - 1e-9))).values[-1] for part in parts]
-            missed = [(steps >= end).double() for end in ends]
-            rows.append(torch.stack(missed).mean(0) if missed else torch.zeros_like(steps, dtype=torch.float64))
-        return torch.stack(rows)
+        cases, pixels = (numbers > 0).nonzero(as_tuple=True)
+        names, lesion, sizes = (cases * numbers.shape[1] + numbers[cases, pixels] - 1).unique(
+            return_inverse=True, return_counts=True
+        )
+        # A lesion is found at the thresholds that the k-th highest of its pixels reaches.
+        highest_first = reached[cases, pixels].argsort(descending=True)
+        order = highest_first[lesion[highest_first].argsort(stable=True)]
+        needed = (self.overlap * sizes.double() - 1e-9).ceil().clamp_min(1).long()
+        ends = reached[cases, pixels][order][sizes.cumsum(0) - sizes + needed - 1]
+        missed = torch.zeros(len(numbers), len(GRID) + 1, dtype=torch.float64, device=numbers.device)
+        whose = names // numbers.shape[1]
+        missed.index_put_((whose, ends), torch.ones_like(ends, dtype=torch.float64), accumulate=True)
+        each = torch.bincount(whose, minlength=len(numbers)).clamp_min(1)
+        return missed[:, :-1].cumsum(1) / each[:, None]

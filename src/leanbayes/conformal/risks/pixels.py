@@ -22,7 +22,8 @@ class FalseNegatives(Risk):
     def losses(self, masks: Masks) -> Tensor:
         """Return 1 − |mask ∩ truth|/|truth|."""
         positives = masks.positives[:, None].double()
-        return torch.where(positives > 0, 1 - masks.right / positives.clamp_min(1), 0.0)
+        hit = masks.right / positives.clamp_min(1)
+        return hit.neg_().add_(positives > 0)
 
 
 @dataclass(frozen=True)
