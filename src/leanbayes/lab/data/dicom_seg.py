@@ -61,7 +61,7 @@ def write_dicom_seg(path: Path, labels: Array, geometry: Geometry, names: Sequen
         segments = [
             highdicom.seg.SegmentDescription(
                 segment_number=number,
-                segment_label=name[:_LONGEST],
+                segment_label=_label(name),
                 # DICOM wants a code for what a segment is, and the names of classes are free: tissue is always right.
                 segmented_property_category=codes.SCT.Tissue,
                 segmented_property_type=codes.SCT.Tissue,
@@ -88,6 +88,12 @@ def write_dicom_seg(path: Path, labels: Array, geometry: Geometry, names: Sequen
         data = io.BytesIO()
         file.save_as(data)
     write_bytes(path, data.getvalue())
+
+
+def _label(name: str) -> str:
+    """A name as a label of DICOM, in which a backslash would divide two values, and control characters are forbidden."""
+    allowed = "".join("/" if character == "\\" else character if character.isprintable() else " " for character in name)
+    return allowed[:_LONGEST]
 
 
 def _check(images: Sequence[Any], files: Sequence[Path]) -> None:
