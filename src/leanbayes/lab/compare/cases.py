@@ -127,6 +127,10 @@ class CaseScores:
         used = None if best is None else {"name": best, "chosen_on": self.chosen}
         return {"cases": len(self.rows), "over": over, "means": means, "doubt": doubt, "doubt_score": used}
 
+    def doubt_about(self, row: Row) -> float:
+        """Return the doubt about one case by the score that is reported, or by the next one that the case has."""
+        return float(next((row[name] for name in self._preferred() if name in row), row["total"]))
+
     def _preferred(self) -> list[str]:
         return [*([] if self.chosen is None else [self.chosen["name"]]), *DOUBTS]
 

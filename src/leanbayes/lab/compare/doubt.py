@@ -15,7 +15,7 @@ from torch import Tensor
 from leanbayes.lab.statistics import spearman
 from leanbayes.metrics.boundary import edge_band
 
-__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "quality_of"]
+__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "expected_dice_loss", "quality_of"]
 
 Row = Mapping[str, Any]
 
@@ -43,11 +43,7 @@ def doubt_scores(
 ) -> dict[str, float]:
     """Return the scores of doubt about one case that need no draws.
 
-    The Dice that the probabilities expect of the predicted mask m is 2 Σ p m / (Σ p + Σ m) for each
-    foreground class, which is the ratio of the expectations of numerator and denominator. Where a class is predicted
-    nowhere, the Dice is 1 if it is nowhere in truth either, whose probability is Π (1 - p) if pixels are
-    independent. Where nothing is predicted there is no edge, and the largest uncertainty of any pixel stands for the
-    mean near it.
+    Where nothing is predicted there is no edge, and the largest uncertainty of any pixel stands for the mean near it.
 
     Args:
         probabilities: the mean probabilities of the classes, (C, ...).
@@ -56,7 +52,21 @@ def doubt_scores(
         spacing: the distance of two pixels along each axis; by default 1.
     """
     predicted = probabilities.argmax(0)
-    p = probabilities.double()
+    scores = {"expected_dice_loss": expected_dice_loss(probabilities)}
+    band = edge_band(predicted[None], edge_width(spacing), spacing)[0]
+    for name, values in (("edge_total", total), ("edge_epistemic", epistemic)):
+        scores[name] = float(values[band].double().mean() if bool(band.any()) else values.max())
+    return scores
+
+
+def expected_dice_loss(probabilities: Tensor) -> float:
+    """Return 1 − the Dice that the probabilities (C, ...) themselves expect of the mask that they predict.
+
+    For the predicted mask m of a foreground class, it is 2 Σ p m / (Σ p + Σ m), which is the ratio of the expectations
+    of numerator and denominator. Where a class is predicted nowhere, the Dice is 1 if it is nowhere in truth either,
+    whose probability is Π (1 - p) if pixels are independent. The mean over the foreground classes is returned.
+    """
+    predicted, p = probabilities.argmax(0), probabilities.double()
     losses = []
     for label in range(1, len(p)):
         mask = predicted == label
@@ -64,11 +74,7 @@ def doubt_scores(
             losses.append(1 - 2 * p[label][mask].sum() / (p[label].sum() + mask.sum()))
         else:
             losses.append(1 - torch.log1p(-p[label].clamp(max=1 - 1e-12)).sum().exp())
-    scores = {"expected_dice_loss": float(torch.stack(losses).mean())} if losses else {}
-    band = edge_band(predicted[None], edge_width(spacing), spacing)[0]
-    for name, values in (("edge_total", total), ("edge_epistemic", epistemic)):
-        scores[name] = float(values[band].double().mean() if bool(band.any()) else values.max())
-    return scores
+    return float(torch.stack(losses).mean()) if losses else 0.0
 
 
 def quality_of(row: Row) -> float:
