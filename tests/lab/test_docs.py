@@ -78,6 +78,10 @@ def test_from_lidc_to_a_review_page_and_a_comparison(tmp_path: Path, monkeypatch
     page = Path("lidc-compare/report.html").read_text()
     assert "Worst case: P" in page
     assert "other raters" in page
+    make, *commands = lines_of("From files to a review page")[2]  # the same from one file of arrays
+    assert lidc_files.main(make[3:]) == 0
+    run_block(commands)
+    assert len(cases_of(Path("npz-maps/review.html"))) == 10
     with Path("lidc-run/cases.csv").open(newline="") as table:
         cases = list(csv.DictReader(table))
     for case in cases:
