@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from leanbayes.evaluation.run import PredictedBatch
-from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores, quality_of
+from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores, quality_of, tells_apart
 from leanbayes.lab.compare.nlls import nll_of_inputs
-from leanbayes.lab.compare.segmentations import Segmentations
+from leanbayes.lab.compare.segmentations import Segmentations, drawn_classes
 from leanbayes.lab.data.rated import Raters
 from leanbayes.lab.data.source import Cases
 from leanbayes.lab.data.tables import csv_safe
@@ -79,7 +79,8 @@ class CaseScores:
             self.rows.append(row)
 
     def _segmentation(self, batch: PredictedBatch, number: int, index: int) -> Row:
-        draws = None if batch.prediction.samples is None else batch.prediction.samples[:, number].argmax(1)
+        samples = batch.prediction.samples
+        draws = drawn_classes(None if samples is None else samples[:, number])
         masks = None if self.raters is None else self.raters.of(index)
         total, mean = batch.prediction.total[number], batch.prediction.mean[number]
         truth = batch.targets[number]
@@ -157,7 +158,7 @@ class CaseScores:
         found: dict[str, Any] = {}
         for name in DOUBTS:
             pairs = np.array([(quality_of(row), row[name]) for row in self.rows if "dice" in row and name in row])
-            if len(pairs) < _FEWEST or (np.ptp(pairs, axis=0) == 0).any():
+            if len(pairs) < _FEWEST or not tells_apart(pairs):
                 continue
             quality, doubt = pairs.T
             rank = spearman(doubt, quality)

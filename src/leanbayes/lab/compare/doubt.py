@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from leanbayes.lab.statistics import spearman
 from leanbayes.metrics.boundary import edge_band
 
-__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "expected_dice_loss", "quality_of"]
+__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "expected_dice_loss", "quality_of", "tells_apart"]
 
 Row = Mapping[str, Any]
 
@@ -30,6 +31,7 @@ DOUBTS = {
 """The scores of doubt by the names of their columns. Without enough validation cases, the first one there is taken."""
 
 _FEWEST = 10  # validation cases, below which they decide nothing
+_ROUNDING = 1e-6  # numbers that differ by less are equal
 _WIDTH = 2.0  # pixels on either side of an edge
 
 
@@ -85,6 +87,14 @@ def quality_of(row: Row) -> float:
     return float(row.get("dice_of_raters", row["dice"]))
 
 
+def tells_apart(pairs: NDArray[Any]) -> bool:
+    """Return whether two columns of numbers order the cases by more than rounding errors.
+
+    The epistemic uncertainty of a network without random weights is about 1e-8 nats: an order of rounding errors.
+    """
+    return bool(np.isfinite(pairs).all() and (np.ptp(pairs, axis=0) > _ROUNDING).all())
+
+
 def chosen_doubt(rows: Sequence[Row]) -> dict[str, Any] | None:
     """Return the score of doubt that ranks the Dice of these validation cases best; None if they are too few.
 
@@ -97,7 +107,7 @@ def chosen_doubt(rows: Sequence[Row]) -> dict[str, Any] | None:
     ranks = {}
     for name in DOUBTS:
         pairs = np.array([(quality_of(row), row[name]) for row in rows if "dice" in row and name in row])
-        if len(pairs) == len(rows) >= _FEWEST and np.isfinite(pairs).all() and (np.ptp(pairs, axis=0) > 0).all():
+        if len(pairs) == len(rows) >= _FEWEST and tells_apart(pairs):
             ranks[name] = spearman(pairs[:, 1], pairs[:, 0]).rho
     if not ranks:
         return None

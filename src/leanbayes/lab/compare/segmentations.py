@@ -14,7 +14,7 @@ from leanbayes.metrics.boundary import boundary_bins
 from leanbayes.metrics.ranking import auroc
 from leanbayes.metrics.raters import generalised_energy_distance, rater_agreement
 
-__all__ = ["Segmentations", "dice_of_masks", "hausdorff95", "pairwise_dice"]
+__all__ = ["Segmentations", "dice_of_masks", "drawn_classes", "hausdorff95", "pairwise_dice"]
 
 Mask = NDArray[np.bool_]
 _MOST_CLASSES_OF_LESIONS = 5  # with the background
@@ -100,6 +100,17 @@ class Segmentations:
         if draws is not None:
             scores["ged"] = float(generalised_energy_distance(draws[:, None], raters[:, None], self.classes))
         return scores
+
+
+def drawn_classes(samples: Tensor | None) -> Tensor | None:
+    """Return the classes (draws, ...) that draws of probabilities (draws, C, ...) predict for one case.
+
+    A network without random weights repeats itself to the last bit. Its draws are one, or else they would agree about
+    every case, and the interval of a volume would have no width.
+    """
+    if samples is None:
+        return None
+    return (samples[:1] if bool((samples == samples[:1]).all()) else samples).argmax(1)
 
 
 def dice_of_masks(a: Tensor, b: Tensor, classes: int) -> Tensor:
