@@ -74,7 +74,7 @@ def _encoded(labels: Array, geometry: Geometry, names: Sequence[str], model: str
         segments = [
             highdicom.seg.SegmentDescription(
                 segment_number=number,
-                segment_label=name[:_LONGEST],
+                segment_label=_label(name),
                 # DICOM wants a code for what a segment is, and the names of classes are free: tissue is always right.
                 segmented_property_category=codes.SCT.Tissue,
                 segmented_property_type=codes.SCT.Tissue,
@@ -101,6 +101,12 @@ def _encoded(labels: Array, geometry: Geometry, names: Sequence[str], model: str
         data = io.BytesIO()
         file.save_as(data)
     return data.getvalue()
+
+
+def _label(name: str) -> str:
+    """A name as a label of DICOM, in which a backslash would divide two values, and control characters are forbidden."""
+    allowed = "".join("/" if character == "\\" else character if character.isprintable() else " " for character in name)
+    return allowed[:_LONGEST]
 
 
 def _check(images: Sequence[Any], files: Sequence[Path]) -> None:
