@@ -88,7 +88,8 @@ class _NormOfHalves(torch.autograd.Function):
     ) -> Tensor:
         """Compute the result in one sweep."""
         slopes = [gain * inverse, other_gain * inverse]
-        offsets = [torch.addcmul(offset, mean, slopes[0], value=-1), torch.addcmul(other_offset, mean, slopes[1], value=-1)]
+        levels = zip((offset, other_offset), slopes, strict=True)
+        offsets = [torch.addcmul(level, mean, slope, value=-1) for level, slope in levels]
         out = torch.empty_like(x)
         _run("affine", [x, _rows(slopes, len(x)), _rows(offsets, len(x)), out])
         return out
@@ -172,9 +173,7 @@ def _run(name: str, tensors: list[Tensor], channels: list[Tensor] | None = None)
     from leanbayes._ops import halves_norm_kernels  # numba takes half a second, which other models need not wait for
 
     kernel: Callable[..., None] = getattr(halves_norm_kernels, name)
-    arrays = [
-        np.asarray(tensor.detach().flatten(2) if tensor.dim() > 2 else tensor.detach()) for tensor in tensors
-    ]
+    arrays = [np.asarray(tensor.detach().flatten(2) if tensor.dim() > 2 else tensor.detach()) for tensor in tensors]
     shared = [np.asarray(tensor.detach()) for tensor in channels or ()]
     examples = max(1, _PIECE * len(arrays[0]) // arrays[0].size)
 
