@@ -82,7 +82,7 @@ def trial_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-_TABLES = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.016")
+_TABLES = ("lean:lr=0.008", "lean:lr=0.016", "lean:lr=0.008,average=0.5")
 
 EXPERIMENTS = {
     "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),
