@@ -65,7 +65,7 @@ def steps_with_adam(rows: Sequence[tuple[Sequence[Tensor], Sequence[float]]]) ->
     shares: list[list[tuple[Any, ...]]] = [[]]
     size = 0
     for tensors, numbers in rows:
-        arrays = [tensor.detach().numpy().reshape(-1) for tensor in tensors]
+        arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors]
         settings = np.asarray(numbers, np.float64)
         for start in range(0, arrays[0].size, _PIECE):
             if size + min(arrays[0].size - start, _PIECE) > _PIECE:

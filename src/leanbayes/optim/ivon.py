@@ -379,7 +379,8 @@ class IVON(Optimizer):
             tensors = (curvature, rho, rho.grad, mean, mean.grad, state["first"], state["second"])
             rule = self._rule(target, group, 1)
             rows.append(FusedRow(tensors, average, share, rule, _adam_rule(group["lr"], state["step"])))
-        fused_sweep(rows)
+        if rows:
+            fused_sweep(rows)
         return {id(row.tensors[3]) for row in rows}
 
     def _adam_state(self, parameter: Tensor) -> dict[str, Any]:
