@@ -1,5 +1,6 @@
 """Monte Carlo dropout (Gal and Ghahramani 2016), in which dropout stays on during prediction."""
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -162,7 +163,7 @@ def _row_by_row(function: Callable[[Inputs], Any], x: Inputs, reseed: Callable[[
         rows = []
         for place in range(size_of(x)):
             reseed()
-            rows.append(function(map_tensors(lambda leaf, place=place: leaf[place], x)))
+            rows.append(function(map_tensors(operator.itemgetter(place), x)))
         return tree_map(lambda *leaves: torch.stack(leaves), rows[0], *rows[1:])
 
 

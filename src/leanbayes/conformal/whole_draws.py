@@ -40,7 +40,7 @@ class WholeDraws(Predictor):
         """Yield what each network returns, in eval mode and without gradients."""
         for network in self.networks(draws, torch.Generator() if generator is None else generator):
             with in_eval(self.model), torch.no_grad():
-                out = network(x)  # type: ignore[arg-type]
+                out = network(x)
             yield out
 
     def networks(self, draws: int, source: torch.Generator) -> list[Callable[[Tensor], Any]]:

@@ -68,7 +68,9 @@ class OptimizerBuilder(Protocol):
     which is that of the means where it is missing.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name of the optimizer."""
 
     def build(self, problem: Problem) -> Optimizer:
         """Return the optimizer for this problem."""

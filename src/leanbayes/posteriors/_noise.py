@@ -75,7 +75,7 @@ class _Mirrored(torch.autograd.Function):
         return mean + offset, mean - offset
 
     @staticmethod
-    def backward(ctx: Any, of_first: Tensor, of_second: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, of_first: Tensor, of_second: Tensor) -> tuple[Tensor, Tensor, None]:
         """Return g₊ + g₋, and (g₊ − g₋)ξ times dσ/dρ.
 
         A kernel takes one sweep. Where the gradient is itself differentiated, all operations are those of torch.

@@ -138,8 +138,7 @@ def fit(
         checkpoint = Checkpointing(checkpoint)
     if checkpoint is not None and not isinstance(checkpoint, Checkpointing):
         raise InputError(f"checkpoint must be the path of a folder, or a Checkpointing, got {checkpoint!r}")
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise InputError(f"seed must be a whole number, got {seed!r}")
+    _check_seed(seed)
     terms = Terms.of(kl_weight, samples=samples)
     _check({"epochs": epochs, "n_data": n_data, "steps_per_epoch": steps_per_epoch}, optimization, validate)
     weights = _kl_schedule(terms.kl_weight)
@@ -375,6 +374,11 @@ def _check_owned(terms: Terms) -> None:
             f"kl_per={terms.kl_per!r}; leave them 1 and 'data', and give the optimizer its temperature itself, such as "
             "optimizer=leanbayes.optim.IVON(bnn, temperature=0.5, ...)"
         )
+
+
+def _check_seed(seed: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise InputError(f"seed must be a whole number, got {seed!r}")
 
 
 def _check(counts: Mapping[str, Any], optimization: Optimization, validate: Any) -> None:
