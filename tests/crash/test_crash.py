@@ -44,7 +44,7 @@ def test_some_kills_and_failing_writes_lose_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(14400)
+@pytest.mark.timeout(43200)  # for hangs only: a busy machine took 64 minutes for 17 minutes of work with workers alone
 def test_many_kills_and_a_failure_at_each_write() -> None:
     report = disturbed("--kills", "110", "--seed", "17")
     assert report["errors"] == []
@@ -113,7 +113,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("cause", ["error", "SIGHUP", "SIGTERM", "SIGKILL", "the shell of a stopped job ends"])
 def test_the_last_line_says_what_ended_the_harness(tmp_path: Path, cause: str) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
