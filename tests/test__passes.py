@@ -4,6 +4,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,6 +222,60 @@ def test_threads_that_share_a_model_do_not_disturb_each_other() -> None:
     for results, truth in zip(in_threads(jobs, 12), expected, strict=True):
         assert all(torch.equal(result, truth) for result in results)
     assert trained().all()
+
+
+class Slow(nn.Sequential):
+    """Waits inside of the first pass, in which a draw stands in the place of each parameter."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        self.began, self.may_end, self.wait = threading.Event(), threading.Event(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.wait and not self.began.is_set():
+            self.began.set()
+            self.may_end.wait(0.5)
+        return super().forward(x)
+
+
+def end_of(work: Callable[[lb.Bayesian], Any], beside_a_pass: bool) -> Any:
+    torch.manual_seed(0)
+    net = Slow()
+    bnn, net.wait = lb.Bayesian(net, posterior=lb.posteriors.Normal(0.8)), beside_a_pass
+    if not beside_a_pass:
+        return work(bnn)
+    x = torch.ones(2, 3)
+    thread = threading.Thread(target=lambda: lb.predict(bnn, x, samples=1, method="loop", generator=seeded()))
+    thread.start()
+    net.began.wait()
+    try:
+        return work(bnn)
+    finally:
+        net.may_end.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "ivon"])
+def test_a_training_beside_a_prediction_is_that_of_one_alone(optimizer: str) -> None:
+    """Before, the optimizer took the draw of the other thread for the parameters, which then were not trained."""
+
+    def train(bnn: lb.Bayesian) -> list[Tensor]:
+        x = torch.linspace(-1, 1, 12).reshape(4, 3)
+        batches = [(x, torch.tensor([0, 1, 1, 0]))]
+        lb.fit(bnn, batches, likelihood=lb.Categorical(), epochs=3, optimizer=optimizer, seed=1)
+        return [parameter.detach() for parameter in bnn.parameters()]
+
+    alone, beside = (end_of(train, busy) for busy in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
+
+
+def test_a_file_that_is_saved_beside_a_prediction_holds_the_means(tmp_path: Path) -> None:
+    def save(bnn: lb.Bayesian) -> list[Tensor]:
+        lb.save(bnn.model, tmp_path / "model.lb")
+        return list(lb.load(tmp_path / "model.lb", Slow()).parameters())
+
+    alone, beside = (end_of(save, busy) for busy in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
 
 
 def test_a_draw_that_is_held_belongs_to_its_thread() -> None:

@@ -26,6 +26,7 @@ from leanbayes._descriptions import (
     restore_propagations,
 )
 from leanbayes._files import read_header, read_tensors, tensor_checksum, write_tensors
+from leanbayes._passes import exclusive
 from leanbayes._wrappers import unwrap
 from leanbayes.baselines import PREDICTORS
 from leanbayes.bayesian import Bayesian, refuse_random_parts
@@ -74,7 +75,8 @@ def save(
     except (TypeError, ValueError) as error:
         raise InputError(f"about must be a mapping of what JSON can hold, got {about!r} ({error})") from error
     tensors: dict[str, Tensor] = {}
-    root = _take_apart(model, "", tensors) if only is None else _random_part(model, tensors)
+    with exclusive(model):  # the pass of another thread may have replaced the parameters
+        root = _take_apart(model, "", tensors) if only is None else _random_part(model, tensors)
     write_tensors(Path(path), tensors, {"kind": "model", "format": FORMAT, "root": root, "about": notes})
 
 

@@ -36,15 +36,15 @@ def disturbed(*options: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)  # some 25 s of work; a machine that is busy with other things may take far longer
 def test_some_kills_and_failing_writes_lose_nothing() -> None:
-    scenarios = ("plain", "partial", "sparse", "moments", "ivon", "train", "compare", "tune", "reproduce")
-    report = disturbed("--kills", "9", "--failures", "18", "--seed", "17", "--scenarios", *scenarios)
+    scenarios = ("plain", "partial", "sparse", "moments", "ivon", "train", "compare", "tune", "predict", "reproduce")
+    report = disturbed("--kills", "10", "--failures", "20", "--seed", "17", "--scenarios", *scenarios)
     assert report["errors"] == []
-    assert (report["kills"], report["failures"]) == (9, 18)
+    assert (report["kills"], report["failures"]) == (10, 20)
     assert all({"open", "write", "sync", "rename", "remove"} <= report["changes"][name].keys() for name in scenarios)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(14400)
+@pytest.mark.timeout(43200)  # for hangs only: a busy machine took 64 minutes for 17 minutes of work with workers alone
 def test_many_kills_and_a_failure_at_each_write() -> None:
     report = disturbed("--kills", "110", "--seed", "17")
     assert report["errors"] == []
@@ -113,7 +113,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("cause", ["error", "SIGHUP", "SIGTERM", "SIGKILL", "the shell of a stopped job ends"])
 def test_the_last_line_says_what_ended_the_harness(tmp_path: Path, cause: str) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)

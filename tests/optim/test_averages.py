@@ -1,6 +1,7 @@
 """Averages of the weights over the last steps, in `IVON` and in `fit`."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
+from leanbayes._wrappers import unwrap
 from leanbayes.optim import IVON
 
 
@@ -129,6 +131,46 @@ def test_a_training_that_was_stopped_ends_with_the_same_averages(tmp_path: Path)
     for a, b, c in zip(*(bnn.state_dict().values() for bnn in (whole, resumed, again)), strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c)
+
+
+def test_a_second_training_is_not_averaged_with_the_first() -> None:
+    """Before, the average of the second `fit` held weights of the first one."""
+    bnn, _, _ = problem()
+    optimizer = IVON(bnn, 0.05, n_data=40, steps=8, means="adam", average=0.5)
+    visited: list[list[torch.Tensor]] = []
+
+    def look(_: object) -> None:
+        visited.append([parameter.detach().clone() for parameter in bnn.model.parameters()])
+
+    for _ in range(2):
+        visited.clear()
+        loader = DataLoader(data(), batch_size=10)
+        lb.fit(
+            bnn, loader, likelihood=lb.Categorical(), epochs=2, optimizer=optimizer, callbacks=[lb.train.EachStep(look)]
+        )
+    for number, parameter in enumerate(bnn.model.parameters()):
+        mean = torch.stack([weights[number] for weights in visited]).mean(0)
+        torch.testing.assert_close(parameter.detach(), mean)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda bnn: torch.compile(bnn, backend="eager"), id="compile"),
+        pytest.param(torch.optim.swa_utils.AveragedModel, id="AveragedModel"),
+        pytest.param(nn.DataParallel, id="DataParallel"),
+    ],
+)
+def test_wrapped_models_have_the_same_averages(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    ends = []
+    for around in (lambda bnn: bnn, wrap):
+        bnn, _, _ = problem(norm=True, propagate="mirrored")
+        model = around(bnn)
+        natural = lb.optim.NaturalGradients(means="adam", average=0.5)
+        loader = DataLoader(data(), batch_size=10)
+        lb.fit(model, loader, likelihood=lb.Categorical(), epochs=2, optimizer=natural, seed=3)
+        ends.append(unwrap(model).state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(*(end.values() for end in ends), strict=True))
 
 
 def test_a_validation_set_and_averages_exclude_each_other() -> None:

@@ -281,6 +281,10 @@ class IVON(Optimizer):
         """
         return write_averages(self, self._without_scales())
 
+    def forget_averages(self) -> None:
+        """Let averages begin anew. `lb.fit` calls it first, so that a training is not averaged with an earlier one."""
+        begin_again(self)
+
     def _without_scales(self) -> list[Tensor]:
         """Return all trained parameters, without the raw scales."""
         scales = {id(target.tensor.rho) for target in self._targets}

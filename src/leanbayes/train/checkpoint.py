@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._files import read_tensors, sweep, write_tensors
+from leanbayes._passes import exclusive
 from leanbayes.errors import DamagedCheckpoint, FileError, ForeignFile, LeanBayesError, NewerFile
 from leanbayes.train.history import Epoch
 from leanbayes.train.random_states import RandomStates
@@ -118,7 +119,8 @@ class Checkpoints:
             names = module_state(training.modules)
             weights = {name: tensors[f"module.{name}"] for name in names}
             _check_shapes(names, weights)
-            training.modules.load_state_dict(weights, strict=False)
+            with exclusive(training.modules):
+                training.modules.load_state_dict(weights, strict=False)
             state: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in header["numbers"].items()}
             for name, value in tensors.items():
                 kind, _, entry = name.partition(".")
@@ -198,12 +200,14 @@ class Best:
                 raise ForeignFile(
                     f"{self.path} belongs to another training ({error}); remove the folder and train again"
                 ) from error
-        self.module.load_state_dict(tensors, strict=False)
+        with exclusive(self.module):
+            self.module.load_state_dict(tensors, strict=False)
 
 
 def module_state(module: nn.Module) -> dict[str, Tensor]:
     """Return the parameters and buffers of a module by name, each tensor once."""
-    return dict((*module.named_parameters(), *module.named_buffers()))
+    with exclusive(module):  # the pass of another thread may have replaced the parameters
+        return dict((*module.named_parameters(), *module.named_buffers()))
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from leanbayes._calls import Split, prediction_tensor, require_function
+from leanbayes._passes import exclusive
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.dice import DiceTerm
@@ -174,7 +175,9 @@ def fit(
             output=output,
             check=not reading_waits(runner.device),
         )
-        chosen = _optimizer(objective, optimization, epochs * batches, float(weights(0.0)))
+        with exclusive(model):  # the pass of another thread may have replaced the parameters
+            chosen = _optimizer(objective, optimization, epochs * batches, float(weights(0.0)))
+        getattr(chosen, "forget_averages", lambda: None)()  # the optimizer may come from another training
         schedule = optimization.schedule
         rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
         fingerprint = None
@@ -185,7 +188,8 @@ def fit(
             if batch is not None or continues:  # left out otherwise, as in the checkpoints of earlier versions
                 whole |= {"batch": described(batch), "steps_per_epoch": steps_per_epoch}
             fingerprint = Fingerprint.of(whole | _data(train, validate, seed, checkpoint), runner.device)
-        wrapped, chosen = runner.prepare(objective, chosen)
+        with exclusive(model):
+            wrapped, chosen = runner.prepare(objective, chosen)
         notes = {} if (start := log_scales(model)) is None else {"scales": start}
         hold = optimization.hold_statistics
         run = TrainingRun(

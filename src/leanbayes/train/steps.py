@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import batch_size, take
+from leanbayes._passes import exclusive
 from leanbayes._wrappers import gradients_averaged_by_hand
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, OtherTraining, UncheckedCheckpoint
@@ -329,7 +330,8 @@ class TrainingRun:
 
     def _check_weights(self) -> None:
         """Raise an error if the last steps of an epoch, whose loss nobody has seen, spoiled the weights."""
-        values = [parameter for parameter in self.objective.parameters() if parameter.numel()]
+        with exclusive(self.objective):  # the pass of another thread may have replaced the parameters
+            values = [parameter for parameter in self.objective.parameters() if parameter.numel()]
         if values and not torch.stack([torch.isfinite(value).all() for value in values]).all():
             raise NonFinite(f"{self._position()}, after the update: {culprit(self.objective, rates=self._rates())}")
 
@@ -397,4 +399,5 @@ def _clipped(objective: Objective, owns_scales: bool) -> list[nn.Parameter]:
     """The parameters whose gradients are clipped: without the scales, if these give the curvature."""
     model = objective.model
     scales = {id(parts.rho) for _, parts in model.parts()} if owns_scales and isinstance(model, Bayesian) else set()
-    return [parameter for parameter in objective.parameters() if id(parameter) not in scales]
+    with exclusive(objective):  # the pass of another thread may have replaced the parameters
+        return [parameter for parameter in objective.parameters() if id(parameter) not in scales]
