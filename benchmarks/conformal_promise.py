@@ -11,6 +11,7 @@ in standard errors, and the counts with the law by a χ² test. No data set is n
 import argparse
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,8 @@ def compared(counts: list[int], new: int, level: float, law: tuple[int, int] | N
     if law is not None:
         exact = betabinom(new, *law)
         edges = sorted({-1, *(int(exact.ppf(tenth / 10)) for tenth in range(1, 10)), new})
-        expected = [len(counts) * (exact.cdf(b) - exact.cdf(a)) for a, b in zip(edges, edges[1:], strict=False)]
-        seen = [((covered > a) & (covered <= b)).sum().item() for a, b in zip(edges, edges[1:], strict=False)]
+        expected = [len(counts) * (exact.cdf(b) - exact.cdf(a)) for a, b in pairwise(edges)]
+        seen = [((covered > a) & (covered <= b)).sum().item() for a, b in pairwise(edges)]
         distance = sum((s - e) ** 2 / e for s, e in zip(seen, expected, strict=True))
         row |= {"law": exact.mean() / new, "errors_from_law": (mean - exact.mean() / new) / error}
         row["p_of_law"] = float(chi2.sf(distance, len(edges) - 2))
@@ -172,15 +173,17 @@ def intervals(repeats: int) -> dict[str, Row]:
 def shift(repeats: int) -> dict[str, Row]:
     """Simulate weights: the first logit of new inputs has another mean, for which the ratio of densities is known."""
     amount, variance, rows = -2.0, 1.5**2, {}
+
+    def ratio(x: Tensor) -> Tensor:
+        return (x[:, 0] * amount / variance).exp()
+
     for count in (10, 40):
         counts: dict[str, list[int]] = {"with weights": [], "without weights": []}
         for seed in range(repeats):
             source = seeded(seed)
             (x, y), (new, labels) = classes(source, count), classes(source, NEW, shift=amount)
-            for name, weight in (
-                ("with weights", lambda v: (v[:, 0] * amount / variance).exp()),
-                ("without weights", None),
-            ):
+            for name in counts:
+                weight = ratio if name == "with weights" else None
                 predictor = Sets(nn.Identity(), 0.9, "lac").calibrate([(x, y)], weight=weight)
                 counts[name].append(int(hits(predictor.sets(new), labels).sum()))
         for name, of in counts.items():

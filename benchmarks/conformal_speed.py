@@ -2,8 +2,8 @@
 
     python benchmarks/conformal_speed.py
 
-The whole of `calibrate` is measured, from the outputs of a network that costs nothing to the threshold: the softmax, the
-checks, the scores and the quantile. The time is that of the processor on one thread, the best of three runs.
+The whole of `calibrate` is measured, from the outputs of a network that costs nothing to the threshold: the softmax,
+the checks, the scores and the quantile. The time is that of the processor on one thread, the best of three runs.
 """
 
 import argparse
