@@ -28,7 +28,7 @@ def blocks() -> list[list[str]]:
 
 def run(line: str, work: Path, data: Path) -> None:
     """Run one line in the folder, unless what it makes is there."""
-    made = re.search(r"--out (\S+)", line) or re.search(r"(scans|lidc)(?: \d+)?$", line)
+    made = re.search(r"--out (\S+)", line) or re.search(r"(scans|lidc|lidc\.npz)(?: --patients \d+)?$", line)
     if made and (work / made[1]).exists():
         return
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -68,7 +68,7 @@ class Experiment:
     batch_size: int = 100
     unseen: str | None = None
     rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
-    lean: tuple[str, ...] = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.004,noise=0.1,forget=5")
+    lean: tuple[str, ...] = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.004,temperature=0.3")
     size: int | None = None
     split_by_seed: bool = False
 
@@ -82,7 +82,7 @@ def trial_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-_TABLES = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.016")
+_TABLES = ("lean:lr=0.008", "lean:lr=0.016", "lean:lr=0.008,average=0.5")
 
 EXPERIMENTS = {
     "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),

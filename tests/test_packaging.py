@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import leanbayes
+from tests.integrations.matrix import shows
 from tests.test_minimal_environment import link, required
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -69,6 +70,7 @@ def metadata(built: Path) -> Message:
         return message_from_bytes(archive.read(name))
 
 
+@shows("setuptools", "The sdist holds every file of the repository.")
 def test_the_sdist_is_complete(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
@@ -97,6 +99,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(built: Path) -> None:
     assert inside == {name.removeprefix("src/") for name in tracked() if name.startswith("src/")}
 
 
+@shows("setuptools", "The wheel needs torch, numpy and safetensors alone, and works by itself.")
 def test_the_wheel_asks_for_three_packages_and_says_what_it_is(built: Path) -> None:
     about = metadata(built)
     asked = [text for text in about.get_all("Requires-Dist", []) if "extra ==" not in text]
@@ -106,6 +109,7 @@ def test_the_wheel_asks_for_three_packages_and_says_what_it_is(built: Path) -> N
     assert about["License-Expression"] == "Apache-2.0"
 
 
+@shows("setuptools", "The wheel needs torch, numpy and safetensors alone, and works by itself.")
 def test_the_wheel_works_by_itself(built: Path, tmp_path: Path) -> None:
     link(required(["torch", "numpy", "safetensors"]), tmp_path)
     with wheel(built) as archive:

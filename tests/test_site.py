@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 import leanbayes as lb
+from tests.integrations.matrix import shows
 
 ROOT = Path(__file__).resolve().parents[1]
 pytest.importorskip("mkdocs", reason="the site needs the extra docs")
@@ -91,6 +92,7 @@ class Page(HTMLParser):
             self.loaded.append(values.get("src") or values.get("href") or "")
 
 
+@shows("Material for MkDocs", "The site builds without a warning, and describes every public name.")
 def test_the_api_pages_describe_every_public_name(site: Path) -> None:
     pages = {path.parent.name: Page(path).ids for path in (site / "api").rglob("index.html")}
     pages["index"] = pages.pop("api")
@@ -262,6 +264,7 @@ def assert_no_sideways_scrolling(page: Any, screen: str) -> None:
     assert beyond == []
 
 
+@shows("Material for MkDocs", "The pages of the site fit the screens of a desk and of a phone, in Chromium.")
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_screens_of_a_desk_and_of_a_phone_show_a_whole_page(

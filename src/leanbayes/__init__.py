@@ -7,8 +7,8 @@ prediction = lb.predict(bnn, x)                                       # mean, to
 ```
 
 The names at this level are what most programs need. Everything else lives in a namespace that says what it is:
-`posteriors`, `priors`, `propagate`, `optim`, `likelihood`, `baselines`, `metrics`, `evaluation`, `errors`,
-`conformal`, `export` and `integrations`.
+`posteriors`, `priors`, `propagate`, `optim`, `train`, `likelihood`, `baselines`, `metrics`, `evaluation`,
+`errors`, `conformal`, `export` and `integrations`.
 """
 
 from leanbayes import (
@@ -24,6 +24,7 @@ from leanbayes import (
     posteriors,
     priors,
     propagate,
+    train,
 )
 from leanbayes.bayesian import Bayesian
 from leanbayes.evaluation import evaluate
@@ -98,5 +99,6 @@ __all__ = [
     "sensitivity",
     "sparse",
     "top_k",
+    "train",
     "warm_up",
 ]

@@ -60,10 +60,20 @@ class _Locks:
 _LOCKS = _Locks()
 
 
+class _Held(threading.local):
+    """The locks that this thread holds, by the identities of the modules that they were taken for."""
+
+    def __init__(self) -> None:
+        self.locks: dict[tuple[int, ...], list[_Lock]] = {}
+
+
+_held = _Held()
+
+
 def _forget_locks() -> None:
     """In a forked process no other thread lives that could release a lock."""
-    global _LOCKS
-    _LOCKS = _Locks()
+    global _LOCKS, _held
+    _LOCKS, _held = _Locks(), _Held()
 
 
 if hasattr(os, "register_at_fork"):
@@ -80,14 +90,20 @@ def exclusive(*modules: nn.Module, patience: float = -1) -> Iterator[None]:
         modules: the modules; models that have a module in common exclude each other, too.
         patience: for how many seconds to wait; for ever by default.
     """
+    key = tuple(map(id, modules))
+    known = _held.locks.get(key)  # the context is entered again: nobody need look for the locks
+    locks = _LOCKS.of(modules) if known is None else known
     with ExitStack() as stack:
-        for lock in _LOCKS.of(modules):
+        for lock in locks:
             if not lock.lock.acquire(timeout=patience):
                 raise InputError(
                     "the model is in use by another thread, which seems to wait for this one: a checkpoint cannot be "
                     "computed again inside a prediction; call backward() outside of it"
                 )
             stack.callback(lock.lock.release)
+        if known is None:
+            _held.locks[key] = locks
+            stack.callback(_held.locks.pop, key, None)
         yield
 
 
@@ -146,14 +162,20 @@ def _placed(called: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
     A parameter that is tied has several places. A module that is a part of another in two positions has two names for
     each of its places; torch, if it gets both, leaves the replacement in the module after the call.
     """
-    own: dict[str, Any] = dict(called.named_parameters(remove_duplicate=False))
-    own |= dict(called.named_buffers(remove_duplicate=False))
+    own: dict[str, Tensor] = {}
+    places: list[tuple[str, Tensor]] = []
+    seen: set[int] = set()
+    for path, module in called.named_modules(remove_duplicate=False):
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            if value is not None:
+                full = f"{path}.{name}" if path else name
+                own[full] = value
+                if id(module) not in seen:
+                    places.append((full, value))
+        seen.add(id(module))
     wanted = {id(own[name]): tensor for name, tensor in tensors.items() if name in own}
     placed = {name: tensor for name, tensor in tensors.items() if name not in own}
-    for path, module in called.named_modules():
-        for name, value in (*module._parameters.items(), *module._buffers.items()):
-            if value is not None and id(value) in wanted:
-                placed[f"{path}.{name}" if path else name] = wanted[id(value)]
+    placed |= {name: wanted[id(value)] for name, value in places if id(value) in wanted}
     return placed
 
 

@@ -60,7 +60,7 @@ def moments_agree(kind: str, by: lb.propagate.Moments, folder: Path, **options: 
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-@shows("ONNX Runtime", "One pass of moments runs as one deterministic graph.")
+@shows("ONNX Runtime", "One pass of moments is one deterministic graph, for an MLP, a ResNet, a U-Net and a ViT.")
 def test_one_pass_of_moments_in_onnxruntime(kind: str, tmp_path: Path) -> None:
     moments_agree(kind, lb.propagate.Moments(), tmp_path)
 
@@ -71,13 +71,14 @@ def test_one_pass_of_moments_without_factors_in_onnxruntime(kind: str, tmp_path:
     moments_agree(kind, lb.propagate.Moments(rank=0), tmp_path)
 
 
+@shows("ONNX Runtime", "A partial network stores its few random coordinates, with positions of 64 bits.")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_pass_of_moments_of_a_partial_network_in_onnxruntime(kind: str, tmp_path: Path) -> None:
     moments_agree(kind, lb.propagate.Moments(), tmp_path, subspace=lb.random_k(0.3, seed=0))
 
 
-@shows("ONNX Runtime", "The mean network, and several draws of it, run as one graph.")
+@shows("ONNX Runtime", "The mean of an MLP, a ResNet, a U-Net or a ViT, and several draws of it, run as one graph.")
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_mean_network_in_onnxruntime(kind: str, tmp_path: Path) -> None:
     bnn, made = bayesian(kind).eval(), net(kind)
@@ -91,7 +92,7 @@ def test_the_mean_network_in_onnxruntime(kind: str, tmp_path: Path) -> None:
     torch.testing.assert_close(got["output"], bnn.model(x).detach(), rtol=0, atol=1e-5)
 
 
-@shows("ONNX Runtime", "The mean network, and several draws of it, run as one graph.")
+@shows("ONNX Runtime", "The mean of an MLP, a ResNet, a U-Net or a ViT, and several draws of it, run as one graph.")
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_stored_draws_in_onnxruntime(kind: str, rate: float, tmp_path: Path) -> None:
@@ -117,6 +118,7 @@ def test_stored_draws_in_onnxruntime(kind: str, rate: float, tmp_path: Path) -> 
         torch.testing.assert_close(got[part].double(), want[part], rtol=0, atol=1e-5)
 
 
+@shows("ONNX Runtime", "A graph draws new weights in every run.")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_inside_the_graph_of_larger_networks(kind: str, tmp_path: Path) -> None:
@@ -214,5 +216,6 @@ def test_a_file_that_computes_something_else_is_refused(tmp_path: Path, monkeypa
         lb.export.onnx(bayesian("mlp"), tmp_path / "m.onnx", net("mlp").batch)
 
 
+@shows("ONNX Runtime", "The code of the page on export runs.")
 def test_the_page_runs(tmp_path: Path) -> None:
     run_page("docs/export.md", tmp_path)

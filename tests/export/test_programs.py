@@ -199,6 +199,8 @@ def test_bad_models_and_batches_are_named() -> None:
         lb.export.program(nn.Linear(3, 2), x)
     with pytest.raises(lb.errors.InputError, match="the batch is empty"):
         lb.export.program(bayesian("mlp"), x[:0])
+    with pytest.raises(lb.errors.InputError, match=r"does not take the example, .* shapes \[\(2, 7\)\]: mat1 and mat2"):
+        lb.export.program(bayesian("mlp"), torch.zeros(2, 7))
     bnn = bayesian("mlp")
     with bnn.frozen(), pytest.raises(lb.errors.InputError, match="export outside"):
         lb.export.program(bnn, x)

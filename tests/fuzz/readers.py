@@ -20,8 +20,11 @@ from leanbayes.lab.data import read
 from leanbayes.lab.data.arrays import read_idx
 from leanbayes.lab.data.images import read_image
 from leanbayes.lab.data.named import _unpack
+from leanbayes.lab.data.new_cases import NewCases
+from leanbayes.lab.data.patients import subgroups_from
 from leanbayes.lab.data.preparation import Preparation
 from leanbayes.lab.data.sets.cifar import _records
+from leanbayes.lab.data.sets.lidc import lidc
 from leanbayes.lab.data.sets.svhn import _digits
 from leanbayes.lab.data.sets.uci import _numbers
 from leanbayes.lab.models import model_named
@@ -29,6 +32,7 @@ from leanbayes.lab.report.page import write_report
 from leanbayes.lab.report.read import read_comparison
 from leanbayes.lab.tune.study import open_study
 from tests.fuzz.mutations import damage_bytes, damage_json, damage_text, forge_png, forge_tensors, forge_zip
+from tests.fuzz.nnunet_readers import nnunet
 from tests.fuzz.reader import Reader
 from tests.fuzz.saved_readers import corrupted_images, folders, hub_folders, predictors
 from tests.fuzz.scan_readers import scans
@@ -40,7 +44,7 @@ def all_readers(folder: Path) -> dict[str, Reader]:
     """Write a whole file for every reader, and return the readers by name."""
     readers: dict[str, Reader] = {}
     ours = (_models, _checkpoints, _arrays, _pictures, _texts, _comparisons, _studies, _archives)
-    for make in (*ours, predictors, folders, corrupted_images, hub_folders, scans):
+    for make in (*ours, predictors, folders, corrupted_images, hub_folders, scans, nnunet):
         home = folder / make.__name__.strip("_")
         home.mkdir(parents=True)
         readers |= make(home)
@@ -132,6 +136,19 @@ def _arrays(home: Path) -> dict[str, Reader]:
         packed_matlab, {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.ones((4, 1), np.uint8)}, do_compression=True
     )
 
+    lidc_file = home / "LIDC" / "lidc_128x128_4raters.npz"
+    lidc_file.parent.mkdir()
+    nodules = np.random.default_rng(0).integers(0, 2, (16, 4, 8, 8)).astype(np.uint8)
+    np.savez(lidc_file, images=x[:16], masks=nodules[..., :6, :6].copy(), patient=np.arange(16) % 8)
+    new = home / "new.npz"
+    np.savez(new, x=x[:3])
+    plan = Preparation("classes", (0.0,), (1.0,), ("a", "b"), size=(6, 6))
+
+    def new_cases() -> None:
+        cases = NewCases(plan, new)
+        for index in range(len(cases)):
+            cases[index].image.sum()
+
     def inner_idx(data: bytes, source: random.Random) -> bytes:
         return gzip.compress(damage_bytes(gzip.decompress(data), source))
 
@@ -139,6 +156,8 @@ def _arrays(home: Path) -> dict[str, Reader]:
         "npz": Reader(npz, lambda: read(npz), damage_bytes),
         "npz, forged": Reader(npz, lambda: read(npz), forge_zip),
         "npz, packed": Reader(packed, lambda: read(packed), damage_bytes),
+        "lidc": Reader(lidc_file, lambda: lidc(home), forge_zip),
+        "new arrays": Reader(new, new_cases, forge_zip),
         "idx": Reader(plain, lambda: read_idx(plain.with_suffix(".gz")), damage_bytes),
         "idx.gz": Reader(idx, lambda: read_idx(idx), damage_bytes),
         "idx.gz, inside": Reader(idx, lambda: read_idx(idx), inner_idx),
@@ -184,9 +203,16 @@ def _texts(home: Path) -> dict[str, Reader]:
     numbers.write_text("1.0 2.0 3.0\n" * 10)
     config.write_text("data: digits\nmethods:\n  - vi\n  - {partial: {rate: 0.02}}\nseeds: 3\nepochs: 5\n")
     known = ("data", "methods", "seeds", "epochs")
+    hospitals = home / "hospitals.csv"
+    hospitals.write_text("".join(f"{name}\n" for name in ["name,subgroup", *(f"i{i}.png,h{i % 2}" for i in range(9))]))
+    new = home / "new.csv"
+    new.write_text("\n".join(["a,b", *(f"{i},{i * 0.5}" for i in range(5))]) + "\n")
+    plan = Preparation("classes", (0.0,) * 2, (1.0,) * 2, ("u", "v"), features=("a", "b"))
     return {
         "csv": Reader(table, lambda: read(table, target="b"), damage_text),
         "csv of classes": Reader(classes, lambda: read(classes, target="kind"), damage_text),
+        "subgroups": Reader(hospitals, lambda: subgroups_from(str(hospitals))("i3.png"), damage_text, 0.3),
+        "new rows": Reader(new, lambda: NewCases(plan, new)[0], damage_text, 0.5),
         "uci": Reader(numbers, lambda: _numbers(numbers, float), damage_text, 0.3),
         "yaml": Reader(config, lambda: read_config(config, known), damage_text),
     }

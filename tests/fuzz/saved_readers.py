@@ -36,6 +36,7 @@ def predictors(home: Path) -> dict[str, Reader]:
         "swag": (swag(FLOAT), Net),
         "laplace": (lb.baselines.LaplaceApproximation.fit(net(0, FLOAT), data, lb.Categorical()), Net),
         "temperature": (lb.baselines.Temperature.fit(ensemble(FLOAT), data, lb.Categorical()), Net),
+        "noise scale": (lb.baselines.NoiseScale.by(nn.Linear(4, 6), 2.0), lambda: nn.Linear(4, 6)),
         "augmented": (lb.baselines.Augmented(nn.Conv2d(1, 2, 1)), lambda: nn.Conv2d(1, 2, 1)),
         "sets": (Sets(lb.Bayesian(net(0, FLOAT)), 0.8, "aps", per="class", samples=2).calibrate(data), Net),
         "intervals": (Intervals(net(0, FLOAT), 0.8, "absolute", likelihood=lb.Gaussian(0.3)).calibrate(rows), Net),

@@ -32,6 +32,8 @@ from pathlib import Path
 
 import pytest
 
+from leanbayes._provenance import surroundings
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "integrations" / "matrix.md"
 
@@ -39,6 +41,7 @@ TOOLS = {
     "accelerate": "accelerate",
     "Hugging Face Hub": "huggingface_hub",
     "Lightning": "lightning",
+    "Material for MkDocs": "mkdocs-material",
     "MLflow": "mlflow-skinny",
     "MONAI": "monai",
     "nnU-Net": "dynamic-network-architectures",
@@ -48,6 +51,7 @@ TOOLS = {
     "PEFT": "peft",
     "PyTorch": "torch",
     "scikit-learn": "scikit-learn",
+    "setuptools": "setuptools",
     "TensorBoard": "tensorboard",
     "torchmetrics": "torchmetrics",
     "Transformers": "transformers",
@@ -62,6 +66,8 @@ The tests make this table: `make matrix` runs every test that shows a row, and w
 A row works if all tests that show it pass with the version in the row. MLflow and Weights & Biases are too heavy for
 the environment of the tests; their rows say with which version these tests were last run. The other pages of this
 folder explain how each tool is used with LeanBayes.
+
+{run}
 
 | tool | version | what it does together with LeanBayes | works | tests |
 |---|---|---|---|---|
@@ -130,7 +136,9 @@ class Outcomes:
         """Return the page with a row for each claim; tools that are not installed keep their rows of ``before``."""
         kept = dict(zip([claim for claim, _ in rows_of(before)], _rows(before), strict=True))
         claims = sorted(declared().items(), key=lambda row: (row[0].tool.lower(), row[0].what))
-        return _HEAD + "".join(self._row(claim, files, kept.get(claim)) + "\n" for claim, files in claims)
+        return _HEAD.format(run=_run()) + "".join(
+            self._row(claim, files, kept.get(claim)) + "\n" for claim, files in claims
+        )
 
     def _row(self, claim: Claim, files: Iterable[str], kept: str | None) -> str:
         try:
@@ -139,6 +147,13 @@ class Outcomes:
             return kept or f"| {claim.tool} | none | {claim.what} | no | {_links(files)} |"
         works = "yes" if all(self.passed.get(claim, [False])) else "no"
         return f"| {claim.tool} | {installed} | {claim.what} | {works} | {_links(files)} |"
+
+
+def _run() -> str:
+    """Return a sentence that says on which code the tests ran."""
+    made = surroundings("tests")
+    changed = ", with changes that were not committed yet" if made["changed_since_commit"] else ""
+    return f"The last run was on commit {str(made['commit'])[:7]}{changed}, with Python {made['machine']['python']}."
 
 
 def rows_of(page: str) -> list[tuple[Claim, bool]]:
@@ -162,7 +177,8 @@ def main() -> int:
     sys.path += [folder for folder in [parser.parse_args().also] if folder]
     outcomes = Outcomes()
     files = sorted(set().union(*declared().values()))
-    status = pytest.main(["-p", "no:cacheprovider", "-m", "integration", *files], plugins=[outcomes])
+    options = ["-p", "no:cacheprovider", "-o", "timeout=3600"]  # the slow tests too, also on a busy machine
+    status = pytest.main([*options, "-m", "integration", *files], plugins=[outcomes])
     PAGE.write_text(outcomes.page(PAGE.read_text()))
     return int(status)
 

@@ -289,6 +289,7 @@ def test_ivon_refuses_clipped_curvatures_and_other_sizes() -> None:
         (lambda: VariationalTraining(kl_weight=lb.Terms(1.0, samples=2)), "belong to the loss"),
         (lambda: VariationalTraining(kl_weight="warmup"), "warm_up"),
         (lambda: VariationalTraining(n_data=0), "n_data must be a whole number"),
+        (lambda: VariationalTraining(hold_statistics="yes"), "hold_statistics must be True, False or None, got 'yes'"),
         (lambda: PredictionWithUncertainty("classes"), "is no leanbayes.Likelihood"),
         (lambda: PredictionWithUncertainty(samples=0), "samples must be"),
         (lambda: PredictionWithUncertainty(seed=0.5), "seed must be"),
@@ -298,6 +299,24 @@ def test_ivon_refuses_clipped_curvatures_and_other_sizes() -> None:
 def test_bad_settings_are_refused_before_the_training(make: Any, message: str) -> None:
     with pytest.raises(lb.errors.InputError, match=message):
         make()
+
+
+def test_losses_and_schedules_that_do_not_fit_are_named() -> None:
+    module = Module()
+    module.returns = lambda loss: loss.expand(2)
+    with pytest.raises(lb.errors.InputError, match=r"must return one number, .* got the shape \(2,\)"):
+        trainer(VariationalTraining()).fit(module, loader())
+    with pytest.raises(lb.errors.InputError, match=r"kl_weight must be finite and at least 0, got -1\.0"):
+        trainer(VariationalTraining(kl_weight=lambda progress: -1.0)).fit(Module(), loader())
+    with pytest.raises(lb.errors.InputError, match="must return a number, got 'a'"):
+        trainer(VariationalTraining(kl_weight=lambda progress: "a")).fit(Module(), loader())
+
+
+def test_the_same_callback_twice_is_refused() -> None:
+    with pytest.raises(lb.errors.InputError, match="more than one VariationalTraining among its callbacks"):
+        trainer([VariationalTraining(), VariationalTraining()]).fit(Module(), loader())
+    with pytest.raises(lb.errors.InputError, match="more than one PredictionWithUncertainty among its callbacks"):
+        trainer([PredictionWithUncertainty(), PredictionWithUncertainty()]).predict(Module(), loader())
 
 
 @pytest.mark.slow

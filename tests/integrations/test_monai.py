@@ -143,6 +143,16 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         VariationalUpdate(lb.Categorical(), 0)
     with pytest.raises(lb.errors.InputError, match=r"is no leanbayes.Likelihood"):
         VariationalUpdate(nn.CrossEntropyLoss(), 3)
+    with pytest.raises(lb.errors.InputError, match=r"kl_weight must be a number, .* got 'warm_up'"):
+        VariationalUpdate(lb.Categorical(), 3, kl_weight="warm_up")
+    with pytest.raises(lb.errors.InputError, match=r"such as SlidingWindowInferer\(\(96, 96\)\), got SlidingWindow"):
+        UncertainInferer(SlidingWindowInferer)
+    with pytest.raises(lb.errors.InputError, match="samples must be a whole number of at least 1, got 0"):
+        UncertainInferer(samples=0)
+    with pytest.raises(lb.errors.InputError, match="seed must be a whole number or None, got 'first'"):
+        UncertainInferer(seed="first")
+    with pytest.raises(lb.errors.InputError, match=r"the images must be a tensor \(N, channels, ...\), got a dict"):
+        UncertainInferer()({"image": images()}, unet())
     with pytest.raises(lb.errors.InputError, match="unknown part of a prediction 'variance'"):
         UncertainInferer(parts=("mean", "variance"))
     with pytest.raises(lb.errors.InputError, match="unknown likelihood 'Categoric'"):
@@ -153,6 +163,23 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         save_bundle(tmp_path / "a", unet(), {**NET, "channels": [4, 6]})
     with pytest.raises(lb.errors.InputError, match=r"carries a leanbayes.Bayesian, got a Linear"):
         save_bundle(tmp_path / "a", nn.Linear(1, 1), NET)
+    for model, message in (
+        ("UNet", 'such as {"_target_": "UNet", .* got a str'),
+        ({**NET, "_target_": "Unett"}, "MONAI cannot build .*Unett"),
+        ({**NET, "depth": 3}, "MONAI cannot build .*depth"),
+    ):
+        with pytest.raises(lb.errors.InputError, match=message):
+            save_bundle(tmp_path / "a", unet(), model)
+    with pytest.raises(lb.errors.InputError, match=r"roi_size must be the size of a window, .* got 8"):
+        save_bundle(tmp_path / "a", unet(), NET, roi_size=8)
+    with pytest.raises(lb.errors.InputError, match="samples must be a whole number of at least 1, got 0"):
+        save_bundle(tmp_path / "a", unet(), NET, samples=0)
+    with pytest.raises(lb.errors.InputError, match=r"likelihood must be a name, .* got a Categorical"):
+        save_bundle(tmp_path / "a", unet(), NET, likelihood=lb.Categorical())
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(lb.errors.FileError, match="is a file and no folder"):
+        save_bundle(tmp_path / "file", unet(), NET)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(lb.errors.FileError, match="is not empty"):
@@ -166,6 +193,8 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     [
         ({"network": nn.Conv2d(1, 2, 1)}, "must be a leanbayes.Bayesian, got a Conv2d"),
         ({"batch": {"image": torch.zeros(1, 1, 4, 4), "label": torch.zeros(1, 3, 4, 4)}}, r"labels \(N, 1, ...\)"),
+        ({"batch": {"img": torch.zeros(1, 1, 4, 4), "seg": torch.zeros(1, 1, 4, 4)}}, r"has the keys \['img', 'seg'\]"),
+        ({"batch": {"image": torch.zeros(1, 1, 4, 4)}}, "the batch has no label"),
     ],
 )
 def test_a_trainer_that_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:

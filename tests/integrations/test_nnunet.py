@@ -1,8 +1,11 @@
 """nnU-Net: folds as an ensemble, networks as the start of Bayesian ones, and files that must not run code."""
 
+import codecs
+import io
 import json
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError
+from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError, TruncatedFile
 from leanbayes.integrations.nnunet import read_ensemble, read_network, read_plans
 from tests.integrations.matrix import shows
 from tests.integrations.nnunet_folder import KINDS, nnunet_folder
@@ -113,6 +116,58 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LeanBayesError):
         read_network(folder)
     assert not mark.exists()
+
+
+class Call:
+    """A pickle that calls a function that torch's reader of weights allows."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.function, self.arguments
+
+
+def test_a_small_checkpoint_cannot_fill_the_memory(tmp_path: Path) -> None:
+    """Before, each of these was read: bytes that were packed, made by their number, or doubled by a codec."""
+    folder, _ = nnunet_folder(tmp_path)
+    file = folder / "fold_0" / "checkpoint_final.pth"
+    whole, content = file.read_bytes(), torch.load(file, weights_only=False)
+    with zipfile.ZipFile(io.BytesIO(whole)) as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in old.namelist():
+            packed.writestr(name, old.read(name))
+    with pytest.raises(ForeignFile, match="unpack to more than its size"):
+        read_network(folder)
+    twice = Call(codecs.encode, Call(codecs.encode, b"ab", "hex"), "hex")
+    for hostile in (Call(bytearray, 10), twice):
+        torch.save(content | {"logging": hostile}, file)
+        with pytest.raises(ForeignFile, match="more than weights and plain values"):
+            read_network(folder)
+    torch.save(content, file, _use_new_zipfile_serialization=False)  # a format without sizes and checksums
+    with pytest.raises(LeanBayesError, match="no checkpoint of nnU-Net"):
+        read_network(folder)
+    file.write_bytes(whole)
+    for count in (10**7, [10**7, 1, 1]):  # this would build layers for hours
+
+        def lengthen(content: dict[str, Any], count: Any = count) -> None:
+            content["configurations"]["2d"]["architecture"]["arch_kwargs"]["n_conv_per_stage"] = count
+
+        change(folder / "plans.json", lengthen)
+        with pytest.raises(ForeignFile, match="more layers than"):
+            read_network(folder)
+
+
+def test_a_flipped_bit_is_an_error(tmp_path: Path) -> None:
+    """Before, torch read the other number: it does not look at the checksums that it writes."""
+    folder, _ = nnunet_folder(tmp_path)
+    file = folder / "fold_0" / "checkpoint_final.pth"
+    damaged = bytearray(file.read_bytes())
+    weights = torch.load(file, weights_only=False)["network_weights"]
+    first = next(iter(weights.values())).numpy().tobytes()
+    damaged[bytes(damaged).index(first) + 3] ^= 0x40
+    file.write_bytes(damaged)
+    with pytest.raises(TruncatedFile, match="checksum"):
+        read_network(folder)
 
 
 @pytest.mark.parametrize(

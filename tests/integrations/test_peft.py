@@ -156,6 +156,8 @@ def test_an_adapter_of_another_name_and_an_embedding(tmp_path: Path) -> None:
 def test_scales_of_another_adapter_are_refused(tmp_path: Path) -> None:
     save_adapter(trained(bayesian_lora(lora(llama))), tmp_path / "one")
     save_adapter(trained(trained(bayesian_lora(lora(llama)))), tmp_path / "two")
+    with pytest.raises(lb.errors.WrongModel, match=r"does not fit a Linear; give the base model .* PEFT says"):
+        load_adapter(torch.nn.Linear(3, 2), tmp_path / "two")
     (tmp_path / "two" / RANDOM_FILE).replace(tmp_path / "one" / RANDOM_FILE)
     with pytest.raises(lb.errors.WrongModel, match="scales for other weights than the model has"):
         load_adapter(base(llama), tmp_path / "one")
@@ -211,6 +213,7 @@ def prompts() -> Any:
         (lambda: bayesian_lora(lora(llama), subspace=lb.everything()), "chooses the subspace itself"),
         (lambda: save_adapter(lora(llama), "x"), "takes a lb.Bayesian around a PEFT model, got a PeftModel"),
         (lambda: load_adapter(lora(llama), "x"), "takes the base model, got a PeftModel"),
+        (lambda: load_adapter("llama", "x"), "takes the base model, a torch.nn.Module, got a str"),
         (lambda: generate(base(llama), 2), "around a model that has generate"),
         (lambda: generate(lb.Bayesian(torch.nn.Linear(1, 1)), 2), "got a Linear"),
         (lambda: generate(lb.Bayesian(lora(llama)), 0), "draws must be"),

@@ -20,7 +20,7 @@ from leanbayes.integrations.sklearn import LeanClassifier, LeanRegressor
 from tests.integrations.matrix import shows
 from tests.integrations.pages import run_page
 
-QUICK = {"hidden": (8,), "epochs": 12, "random_state": 0}
+QUICK = {"hidden": (8,), "epochs": 24, "random_state": 0}  # fewer epochs do not reach the R² that is checked
 
 
 @shows("scikit-learn", "LeanClassifier and LeanRegressor pass all estimator checks of scikit-learn.")
@@ -115,7 +115,18 @@ def test_the_network_inside_is_a_bayesian_with_random_weights() -> None:
     ("options", "message"),
     [
         ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
+        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),
         ({"samples": 2.5}, "samples must be a whole number"),
+        ({"hidden": 50}, r"hidden must hold the sizes of the hidden layers, such as \(50, 50\), got 50"),
+        ({"hidden": (8, -3)}, r"hidden must hold .* got \(8, -3\)"),
+        ({"hidden": "50"}, r"hidden must hold .* got '50'"),
+        ({"network": nn.Linear(2, 2)}, "network must be a function .* got a Linear"),
+        ({"network": "mlp"}, "network must be a function .* got a str"),
+        (
+            {"network": lambda inputs, outputs: nn.Linear(inputs + 1, outputs)},
+            r"does not take inputs of shape \(2, 2\)",
+        ),
+        ({"network": lambda inputs, outputs: nn.Linear(inputs, 7)}, r"outputs have the shape \(2, 7\) for 2 inputs"),
         ({"network": lambda inputs, outputs: "net"}, "it returned a str"),
         ({"predict_by": "moment"}, "did you mean 'moments'"),
         ({"optimizer": "adan"}, "adan"),

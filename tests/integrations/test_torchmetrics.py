@@ -154,8 +154,16 @@ def test_bad_input_is_named() -> None:
         metric.update(prediction, y[1:])
     with pytest.raises(lb.errors.InputError, match="the targets must be a tensor, got a list"):
         metric.update(prediction, y.tolist())
+    with pytest.raises(lb.errors.InputError, match="does not compare usual inputs with shifted ones"):
+        metric.update(prediction, shifted=True)
     with pytest.raises(lb.errors.InputError, match="unknown metric"):
         RecordedMetric("sharpness")
+    with pytest.raises(lb.errors.InputError, match="the name of a metric is a text, such as 'aurc', got 3"):
+        RecordedMetric(3)
+    with pytest.raises(lb.errors.InputError, match=r"level must be one of 0.5, 0.6, .*, got 2.0"):
+        adapter.ConfidentShare(2.0)
+    with pytest.raises(lb.errors.InputError, match=r"level must be one of 0.5, 0.8, 0.9, 0.95, got '90 %'"):
+        adapter.IntervalCoverage("90 %")
     with pytest.raises(lb.errors.InputError, match="unknown metric of predictions 'cost/bytes'"):
         RecordedMetric("cost/bytes")
     wrong = RecordedMetric("crps")

@@ -1,5 +1,6 @@
 """The page on medical images: its lines of shell lead from files to a review page, here with small data and budgets."""
 
+import csv
 import json
 import re
 import shlex
@@ -71,8 +72,24 @@ def test_from_lidc_to_a_review_page_and_a_comparison(tmp_path: Path, monkeypatch
     make, *commands = lines_of("From files to a review page")[1]
     assert make[:3] == ["python", "-m", "leanbayes.lab.data.lidc_files"]
     assert lidc_files.main(make[3:]) == 0
+    commands[0] += ["--dice", "0.5"]
     run_block(commands)
     assert len(cases_of(Path("lidc-maps/review.html"))) == 10
     page = Path("lidc-compare/report.html").read_text()
     assert "Worst case: P" in page
     assert "other raters" in page
+    make, *commands = lines_of("From files to a review page")[2]  # the same from one file of arrays
+    assert lidc_files.main(make[3:]) == 0
+    run_block(commands)
+    assert len(cases_of(Path("npz-maps/review.html"))) == 10
+    with Path("lidc-run/cases.csv").open(newline="") as table:
+        cases = list(csv.DictReader(table))
+    for case in cases:
+        assert case["name"].startswith(f"P{case['patient']}_".replace("PP", "P"))
+        assert case["raters"] == "4"
+        assert float(case["ged"]) >= 0
+        assert 0 <= float(case["boundary_ece"]) <= 1
+    scores = json.loads(Path("lidc-run/scores.json").read_text())
+    assert scores["budget"]["dice"] == 0.5
+    assert scores["by_case"]["over"] == "patients"
+    assert scores["by_case"]["means"]["dice"]["n"] == len({case["patient"] for case in cases})

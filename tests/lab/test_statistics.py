@@ -22,6 +22,7 @@ from leanbayes.lab.statistics import (
     paired_tests,
     seed_tests,
     spearman,
+    spearman_over_groups,
     weight_distance,
     weights_of,
 )
@@ -253,6 +254,21 @@ def test_spearman_of_many_pairs() -> None:
     shuffled = 1 - 6 * ((ranks - np.arange(40)) ** 2).sum(1) / (40 * (40**2 - 1))
     p = (np.abs(shuffled) >= abs(rho)).mean()
     assert result.p == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / 20000) + 0.002)
+
+
+def test_the_interval_of_spearman_counts_groups_and_not_pairs() -> None:
+    """For independent Normal pairs, Fisher's z has the error 1.03/√(n − 3). Copies of a pair in a group add nothing."""
+    random = np.random.default_rng(3)
+    a = random.normal(size=150)
+    b = -0.6 * a + 0.8 * random.normal(size=150)
+    alone = spearman_over_groups(a, b, range(150))
+    fisher = np.tanh(np.arctanh(alone.mean) + np.array([-1, 1]) * 1.96 * 1.03 / 147**0.5)
+    assert (alone.low, alone.high) == pytest.approx(tuple(fisher), abs=0.05)
+    thrice = spearman_over_groups(np.repeat(a, 3), np.repeat(b, 3), np.repeat(np.arange(150), 3).tolist())
+    assert (thrice.mean, thrice.low, thrice.high) == pytest.approx((alone.mean, alone.low, alone.high), abs=1e-9)
+    assert spearman_over_groups(a, b, [index % 4 for index in range(150)]).low is None
+    with pytest.raises(lb.errors.ShapeMismatch, match="one group for each pair"):
+        spearman_over_groups(a, b, [0])
 
 
 def test_spearman_feels_only_the_order() -> None:

@@ -129,7 +129,7 @@ def test_the_estimate_is_the_expected_curvature(propagate: str) -> None:
     bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(0.4), propagate=propagate)
     rho = next(bnn.parts())[1].rho
     estimates = []
-    for _ in range(6000):
+    for _ in range(1500):
         bnn.zero_grad()
         F.cross_entropy(bnn(x, generator=generator), y).backward()
         estimates.append((rho.grad / (torch.sigmoid(rho) * F.softplus(rho))).detach().clone())
@@ -928,3 +928,24 @@ def test_settings_of_means_by_adam_are_checked() -> None:
         lb.optim.NaturalGradients(means="adam", clip=1.0)
     assert lb.optim.NaturalGradients(means="adam").default_lr == 2e-3
     assert lb.optim.NaturalGradients().default_lr == 0.5
+
+
+def test_without_numba_a_step_with_adam_is_the_same_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel of the whole step serves a model of this size, and must not be asked for where numba is missing."""
+    pytest.importorskip("numba")
+    ends = []
+    for numba in (True, False):
+        monkeypatch.setattr("leanbayes._ops.compiled.available", lambda there=numba: there)
+        if not numba:
+            monkeypatch.setattr("leanbayes.optim.ivon.fused_sweep", lambda rows: pytest.fail(f"asked for {len(rows)}"))
+        torch.manual_seed(0)
+        bnn = lb.Bayesian(nn.Linear(200, 100), propagate="mirrored")
+        optimizer = lb.optim.IVON(bnn, n_data=100, steps=4, means="adam", average=0.5)
+        for _ in range(4):
+            optimizer.zero_grad()
+            bnn(torch.ones(4, 200)).square().mean().backward()
+            optimizer.step()
+        optimizer.use_averages()
+        ends.append([parameter.detach() for parameter in bnn.parameters()])
+    for kernel, plain in zip(*ends, strict=True):
+        torch.testing.assert_close(kernel, plain, rtol=1e-4, atol=1e-5)

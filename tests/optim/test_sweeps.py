@@ -5,7 +5,18 @@ import torch
 from torch import Tensor
 
 from leanbayes.optim import sweeps
-from leanbayes.optim.sweeps import AdamRule, NaturalRule, adam_sweep, by_kernel, in_pieces, natural_sweep, write_scales
+from leanbayes.optim.sweeps import (
+    AdamRule,
+    FusedRow,
+    NaturalRule,
+    adam_sweep,
+    by_kernel,
+    fused_sweep,
+    fuses,
+    in_pieces,
+    natural_sweep,
+    write_scales,
+)
 
 RULE = NaturalRule(
     size=300.0, decay=2e-3, centre=0.3, start=0.1, lr=0.2, beta1=0.9, forget=0.05, correction=0.19, clip=None
@@ -179,3 +190,26 @@ def test_an_adam_step_is_that_of_torch() -> None:
             [second],
         )
     torch.testing.assert_close(ours, theirs.detach(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_the_fused_kernel_makes_the_steps_of_curvature_adam_and_average(averages: bool) -> None:
+    """One small and one large tensor, against the separate sweeps in float64."""
+    pytest.importorskip("numba")
+    adam = AdamRule(0.01, (0.9, 0.999), 1e-8, (0.271, 0.002997))
+    for count in (1000, 2**17 + 1000):
+        exact, values = (tensors(dtype, count) for dtype in (torch.float64, torch.float32))
+        for given in (exact, values):
+            given["second"] = given["momentum"].square() + 1e-4
+            given["average"] = given["mean"] + 0.1
+        natural_sweep(RULE, [exact["curvature"]], [exact["rho"]], [exact["rho_gradient"]], None)
+        gradient = exact["gradient"] + RULE.decay * (exact["mean"] - RULE.centre)
+        adam_sweep(adam, [exact["mean"]], [gradient], [exact["momentum"]], [exact["second"]])
+        names = ("curvature", "rho", "rho_gradient", "mean", "gradient", "momentum", "second")
+        assert fuses([values[name] for name in names])
+        row = tuple(values[name] for name in names)
+        fused_sweep([FusedRow(row, values["average"] if averages else None, 0.25, RULE, adam)])
+        if averages:
+            exact["average"].lerp_(exact["mean"], 0.25)
+        for name, value in values.items():
+            torch.testing.assert_close(value.double(), exact[name], rtol=2e-5, atol=2e-6)

@@ -44,7 +44,7 @@ def assert_alike(one: lb.Prediction, two: lb.Prediction, *, exact: bool = False)
 @pytest.mark.parametrize("propagate", ["sample", "mirrored", "local", "flipout"])
 def test_a_linear_model_has_a_known_predictive(propagate: str) -> None:
     """f = wᵀx + b: E f = μᵀx + m, Var f = Σ x²σ² + s²; the noise is aleatoric."""
-    samples = 4000
+    samples = 1000
     bnn = lb.Bayesian(
         nn.Linear(4, 2, dtype=torch.float64),
         posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-1.0, 0.5)),

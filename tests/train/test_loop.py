@@ -288,6 +288,8 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
         ({"epochs": 1.5}, "epochs"),
         ({"samples": 0}, "samples"),
         ({"n_data": 0}, "n_data"),
+        ({"seed": "first"}, "seed must be a whole number, got 'first'"),
+        ({"checkpoint": 3}, "checkpoint must be the path of a folder, or a Checkpointing, got 3"),
         ({"optimizer": "magic"}, "adam"),
         ({"kl_weight": "magic"}, "warm_up"),
         ({"kl_weight": "cosine"}, "anneal"),

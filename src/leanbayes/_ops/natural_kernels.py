@@ -10,7 +10,7 @@ from numpy import float32 as f
 
 from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _softplus
 
-__all__ = ["step", "step_of_scales"]
+__all__ = ["step", "step_of_scales", "step_with_adam"]
 
 _BLOCK = 512
 _TINY = f(np.finfo(np.float32).tiny)
@@ -89,3 +89,45 @@ def step(curvature: Any, rho: Any, rho_gradient: Any, mean: Any, gradient: Any, 
         mean[block:end] = new[:count]
         _raw_scales(scales, count, f(numbers[0]), slopes)
         rho[block:end] = slopes[:count]
+
+
+@_kernel
+def step_with_adam(
+    curvature: Any, rho: Any, rho_gradient: Any, mean: Any, gradient: Any, first: Any, second: Any, average: Any,
+    numbers: Any,
+) -> None:  # fmt: skip
+    """Update curvature and raw scales as `step` does, the means by Adam, and their average, all in place.
+
+    ``numbers`` holds λ, δ, the least h + δ, 1 − β₂, the mean of the prior, the two of 1 − β of Adam, √(1 − β₂ᵗ), ε,
+    α/(1 − β₁ᵗ), and the share of the new means in the average, which is empty where there is none.
+    """
+    decay, centre, fresh, fresh_square = f(numbers[1]), f(numbers[4]), f(numbers[5]), f(numbers[6])
+    correction, epsilon, rate, share = f(1 / numbers[7]), f(numbers[8]), f(numbers[9]), f(numbers[10])
+    scales, slopes, new = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    for block in range(0, rho.size, _BLOCK):
+        count = min(_BLOCK, rho.size - block)
+        end = block + count
+        before = curvature[block:end]
+        _new_curvature(before, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
+        curvature[block:end] = new[:count]
+        _raw_scales(scales, count, f(numbers[0]), slopes)
+        rho[block:end] = slopes[:count]
+        g, m = gradient[block:end], mean[block:end]
+        for i in range(count):
+            slopes[i] = g[i] + decay * (m[i] - centre)
+        one = first[block:end]
+        for i in range(count):
+            new[i] = one[i] + fresh * (slopes[i] - one[i])
+        first[block:end] = new[:count]
+        two = second[block:end]
+        for i in range(count):
+            scales[i] = two[i] + fresh_square * (slopes[i] * slopes[i] - two[i])
+        second[block:end] = scales[:count]
+        for i in range(count):
+            new[i] = m[i] - rate * new[i] / (np.sqrt(scales[i]) * correction + epsilon)
+        mean[block:end] = new[:count]
+        if average.size:
+            middle = average[block:end]
+            for i in range(count):
+                slopes[i] = middle[i] + share * (new[i] - middle[i])
+            average[block:end] = slopes[:count]

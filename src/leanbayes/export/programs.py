@@ -10,7 +10,7 @@ from torch.export import Dim, ExportedProgram
 from leanbayes._calls import Inputs, batch_size, map_tensors, prediction_tensor, require_function, require_generator
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import InputError, NotExportable
+from leanbayes.errors import InputError, LeanBayesError, NotExportable
 from leanbayes.export.contents import Graph, contents_named
 from leanbayes.export.folding import fold
 from leanbayes.likelihood import Categorical, Likelihood
@@ -102,7 +102,16 @@ def traced(graph: Graph, example: Inputs, dynamic_batch: bool) -> ExportedProgra
         return map_tensors(lambda leaf: {0: axis} if dynamic_batch and leaf.dim() else None, value)
 
     with in_eval(graph.bnn, graph.likelihood), torch.no_grad():
-        graph(*args)  # errors of the model come from here, and not from inside the tracing
+        try:
+            graph(*args)  # errors of the model come from here, and not from inside the tracing
+        except (RuntimeError, TypeError) as error:
+            if isinstance(error, LeanBayesError):
+                raise
+            shapes: list[tuple[int, ...]] = []
+            map_tensors(lambda leaf: shapes.append(tuple(leaf.shape)), args)
+            raise InputError(
+                f"the model does not take the example, whose tensors have the shapes {shapes}: {_first_line(error)}"
+            ) from error
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch warns of its own deprecations while it traces

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from leanbayes._calls import Inputs, prediction_tensor, require_function
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite
+from leanbayes.integrations._checks import checked_weight, require_count, seeded
 from leanbayes.integrations._optional import optional
 from leanbayes.likelihood import Categorical, Likelihood
 from leanbayes.likelihood.base import require_likelihood
@@ -77,8 +78,10 @@ class VariationalTraining(Callback):
         if isinstance(checked, float):
             checked = Constant(checked)
         self.schedule: Schedule = kl_schedule(checked) if isinstance(checked, str) else checked
-        if n_data is not None and (isinstance(n_data, bool) or not isinstance(n_data, int) or n_data < 1):
-            raise InputError(f"n_data must be a whole number of at least 1, or None to count, got {n_data!r}")
+        if n_data is not None:
+            require_count("n_data", n_data)
+        if hold_statistics not in (None, True, False):
+            raise InputError(f"hold_statistics must be True, False or None, got {hold_statistics!r}")
         self.n_data = n_data
         self.hold_statistics = hold_statistics
         self._running: _Running | None = None
@@ -87,6 +90,7 @@ class VariationalTraining(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that module, optimizers and data fit, and put the KL around the training step."""
         parts = _bayesian_parts(pl_module)
+        _require_alone(self, trainer)
         owners = [optimizer for optimizer in trainer.optimizers if getattr(optimizer, "owns_scales", False)]
         if owners:
             self._check_owners(owners, trainer)
@@ -184,7 +188,9 @@ class _Running:
         """Return the present weight of the KL."""
         if isinstance(self.schedule, Constant):
             return self.schedule.value
-        return float(self.schedule(min(1.0, self.trainer.global_step / self.trainer.estimated_stepping_batches)))
+        return checked_weight(
+            self.schedule, min(1.0, self.trainer.global_step / self.trainer.estimated_stepping_batches)
+        )
 
     def kl(self) -> Tensor:
         """Return the sum of the divergences of all Bayesian parts, in nats."""
@@ -201,6 +207,10 @@ class _Running:
         if not isinstance(loss, Tensor):
             got = f"a mapping with {list(returned)}" if isinstance(returned, Mapping) else f"a {type(loss).__name__}"
             raise InputError(f"training_step must return a tensor, a mapping with a tensor 'loss', or None; got {got}")
+        if loss.numel() != 1:
+            raise InputError(
+                f"training_step must return one number, the mean loss of an example; got the shape {tuple(loss.shape)}"
+            )
         assert self.n_data is not None
         whole = loss + self.kl_weight() / self.n_data * self.kl().to(loss.device)
         return {**returned, "loss": whole} if isinstance(returned, Mapping) else whole
@@ -232,15 +242,15 @@ class PredictionWithUncertainty(Callback):
         self.likelihood = Categorical() if likelihood is None else require_likelihood(likelihood)
         if samples != "auto" and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
             raise InputError(f'samples must be a whole number of at least 1, or "auto", got {samples!r}')
-        if seed is not None and not isinstance(seed, int):
-            raise InputError(f"seed must be a whole number or None, got {seed!r}")
+        seeded(seed, "cpu")  # raises for what is no seed
         require_function("output", output)
         self.samples, self.seed, self.output = samples, seed, output
         self._step = _Around("predict_step")
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the draws around the prediction step."""
         parts = _bayesian_parts(pl_module)
+        _require_alone(self, trainer)
         self.likelihood.to(pl_module.device)
 
         def predicted(step: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Prediction:
@@ -265,9 +275,13 @@ class PredictionWithUncertainty(Callback):
             source, batch = parts[0], _inputs_of_one_pass(parts, step, batch)
         else:
             source = _Steps(module, parts, step)
-        generator = None if self.seed is None else torch.Generator(device=module.device).manual_seed(self.seed)
         return predict(
-            source, batch, likelihood=self.likelihood, samples=self.samples, generator=generator, output=self.output
+            source,
+            batch,
+            likelihood=self.likelihood,
+            samples=self.samples,
+            generator=seeded(self.seed, module.device),
+            output=self.output,
         )
 
 
@@ -329,6 +343,13 @@ def _bayesian_parts(module: nn.Module) -> list[Bayesian]:
             "__init__: self.net = lb.Bayesian(net)"
         )
     return parts
+
+
+def _require_alone(callback: Callback, trainer: Trainer) -> None:
+    """Raise if the trainer has the same callback twice, which would add the KL, or draw the weights, twice."""
+    name = type(callback).__name__
+    if sum(isinstance(other, type(callback)) for other in trainer.callbacks) > 1:  # type: ignore[attr-defined]
+        raise InputError(f"the Trainer has more than one {name} among its callbacks; give it one")
 
 
 def _examples(trainer: Trainer) -> int:

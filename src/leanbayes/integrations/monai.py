@@ -11,17 +11,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from leanbayes._arrays import dtype_of, numbers_of
 from leanbayes._files import write_text
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import FileError, InputError, UnknownName
+from leanbayes.integrations._checks import is_count, require_count, seeded
 from leanbayes.integrations._optional import optional
 from leanbayes.likelihood import LIKELIHOODS, Categorical, Likelihood
 from leanbayes.likelihood.base import require_likelihood
-from leanbayes.objective import elbo
+from leanbayes.objective import Terms, elbo
 from leanbayes.prediction import predict
 from leanbayes.storage import load, save
 from leanbayes.train import fix_statistics
@@ -60,9 +63,11 @@ class VariationalUpdate:
 
     def __init__(self, likelihood: Likelihood, n_data: int, kl_weight: float = 1.0, samples: int = 1) -> None:
         self.likelihood = require_likelihood(likelihood)
-        if isinstance(n_data, bool) or not isinstance(n_data, int) or n_data < 1:
-            raise InputError(f"n_data must be a whole number of at least 1, got {n_data!r}")
-        self.n_data, self.kl_weight, self.samples = n_data, kl_weight, samples
+        require_count("n_data", n_data)
+        checked = Terms(kl_weight, samples=samples).kl_weight
+        if not isinstance(checked, float):
+            raise InputError(f"kl_weight must be a number, because this update knows no schedules; got {kl_weight!r}")
+        self.n_data, self.kl_weight, self.samples = n_data, checked, samples
 
     def __call__(self, engine: Any, batchdata: Any) -> dict[str, Any]:
         """Make one step; return the batch and the loss under the keys that MONAI's handlers read."""
@@ -74,7 +79,14 @@ class VariationalUpdate:
             )
         if getattr(engine, "amp", False):
             raise InputError("the trainer has amp=True, which this update does not do; give amp=False")
-        prepared = engine.prepare_batch(batchdata, engine.state.device, engine.non_blocking, **engine.to_kwargs)
+        try:
+            prepared = engine.prepare_batch(batchdata, engine.state.device, engine.non_blocking, **engine.to_kwargs)
+        except KeyError as error:
+            keys = list(batchdata) if isinstance(batchdata, Mapping) else type(batchdata).__name__
+            raise InputError(
+                f"the batch has the keys {keys}, and the trainer reads {error}; a batch of MONAI has the keys 'image' "
+                "and 'label', or give the trainer prepare_batch=PrepareBatchDefault(...) of your own"
+            ) from error
         if len(prepared) != 2:
             raise InputError(
                 f"prepare_batch must return the pair (image, label), got {len(prepared)} values; give the trainer a "
@@ -82,7 +94,7 @@ class VariationalUpdate:
             )
         image, label = prepared
         if label is None:
-            raise InputError(f"the batch has no label; a batch of MONAI has the keys {CommonKeys.IMAGE!r} and 'label'")
+            raise InputError("the batch has no label; a batch of MONAI has the keys 'image' and 'label'")
         engine.state.output = {CommonKeys.IMAGE: image, CommonKeys.LABEL: label}
         engine.network.train()
         if must_hold_statistics(bnn):
@@ -149,6 +161,11 @@ class UncertainInferer(Inferer):
             raise UnknownName.of("part of a prediction", unknown[0] if unknown else None, PARTS)
         named = LIKELIHOODS.named(likelihood)() if isinstance(likelihood, str) else likelihood
         self.likelihood = require_likelihood(named)
+        if inferer is not None and (isinstance(inferer, type) or not callable(inferer)):
+            what = inferer.__name__ if isinstance(inferer, type) else repr(inferer)
+            raise InputError(f"inferer must be an inferer of MONAI, such as SlidingWindowInferer((96, 96)), got {what}")
+        require_count("samples", samples)
+        seeded(seed, "cpu")  # raises for what is no seed
         self.inferer, self.samples, self.parts, self.seed = inferer, samples, tuple(parts), seed
 
     def __call__(self, inputs: Any, network: Any, *args: Any, **kwargs: Any) -> Any:
@@ -163,10 +180,18 @@ class UncertainInferer(Inferer):
         if not isinstance(network, nn.Module):
             raise InputError(f"the network must be a torch.nn.Module, got a {type(network).__name__}")
         inferer, images = self.inferer, plain(inputs)
+        if isinstance(images, np.ndarray):
+            images = numbers_of(images, dtype_of(network))
+        if not isinstance(images, Tensor):
+            raise InputError(f"the images must be a tensor (N, channels, ...), got a {type(inputs).__name__}")
         through = None if inferer is None else lambda net, x: plain(inferer(x, net, *args, **kwargs))
-        generator = None if self.seed is None else torch.Generator(images.device).manual_seed(self.seed)
         prediction = predict(
-            network, images, likelihood=self.likelihood, samples=self.samples, through=through, generator=generator
+            network,
+            images,
+            likelihood=self.likelihood,
+            samples=self.samples,
+            through=through,
+            generator=seeded(self.seed, images.device),
         )
         channels = []
         for part in self.parts:
@@ -221,14 +246,21 @@ def save_bundle(
         bundle_version: the version of the bundle.
     """
     root = Path(folder)
+    if root.exists() and not root.is_dir():
+        raise FileError(f"{str(root)!r} is a file and no folder; give a new folder")
     if root.exists() and any(root.iterdir()):
         raise FileError(f"the folder {str(root)!r} is not empty; give a new one")
     inner = unwrap(bnn)
     if not isinstance(inner, Bayesian):
         raise InputError(f"a bundle carries a leanbayes.Bayesian, got a {type(inner).__name__}")
+    if not isinstance(likelihood, str):
+        raise InputError(f'likelihood must be a name, such as "Categorical", got a {type(likelihood).__name__}')
     LIKELIHOODS.named(likelihood)
-    built = ConfigParser({"network_def": dict(model)}).get_parsed_content("network_def")
-    _check_alike(built, inner.model)
+    require_count("samples", samples)
+    require_count("sw_batch_size", sw_batch_size)
+    if roi_size is not None and not (isinstance(roi_size, Sequence) and all(map(is_count, roi_size))):
+        raise InputError(f"roi_size must be the size of a window, such as (96, 96), or None, got {roi_size!r}")
+    _check_alike(_built(model), inner.model)
     windows = None
     if roi_size is not None:
         windows = {"_target_": "SlidingWindowInferer", "roi_size": list(roi_size), "sw_batch_size": sw_batch_size}
@@ -263,6 +295,19 @@ def save_bundle(
     write_text(root / "configs" / "inference.json", json.dumps(inference, indent=2) + "\n")
     write_text(root / "configs" / "metadata.json", json.dumps(metadata, indent=2) + "\n")
     return root
+
+
+def _built(model: Any) -> Any:
+    """Return what MONAI builds from a configuration."""
+    if not isinstance(model, Mapping):
+        raise InputError(
+            'model must be the configuration of the plain network, such as {"_target_": "UNet", "spatial_dims": 2, '
+            f"...}}, got a {type(model).__name__}"
+        )
+    try:
+        return ConfigParser({"network_def": dict(model)}).get_parsed_content("network_def")
+    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"MONAI cannot build {dict(model)}: {error.__cause__ or error}") from error
 
 
 def _check_alike(built: Any, model: nn.Module) -> None:

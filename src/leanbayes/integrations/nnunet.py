@@ -7,11 +7,15 @@ builds them with.
 
 A checkpoint is a pickle, which could run code. Only tensors and plain values are read from it. The numbers of NumPy in
 its log are left out, so nothing of NumPy runs either. ``plans.json`` may name three networks and the layers of torch
-that nnU-Net uses, and nothing else.
+that nnU-Net uses, and nothing else. A checkpoint whose checksums do not fit, or that would take more memory than its
+file has bytes, is refused.
 """
 
+import encodings.aliases
 import json
 import pickle
+import pickletools
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +39,9 @@ _DIMENSIONS = [f"{name}{count}d" for name in ("Conv", "InstanceNorm", "BatchNorm
 _LAYERS = frozenset([*_DIMENSIONS, "LeakyReLU", "ReLU", "GELU", "SiLU", "ELU", "PReLU"])
 _NUMPY = tuple(f"numpy.{core}.multiarray.scalar" for core in ("core", "_core"))
 _PREFIXES = ("module.", "_orig_mod.")  # of networks inside DataParallel and torch.compile
+# torch's reader of weights also builds byte arrays of any length, and applies codecs, also to their own results.
+_FILLS_MEMORY = ("builtins bytearray", "__builtin__ bytearray")
+_BYTES_TO_BYTES = frozenset(f"{name}_codec" for name in ("hex", "base64", "quopri", "uu", "zlib", "bz2"))
 
 
 @dataclass(frozen=True)
@@ -215,6 +222,7 @@ def _weights(file: Path, configuration: str) -> dict[str, Tensor]:
     """Read the weights of a checkpoint. Nothing but tensors and plain values is unpickled."""
     if not file.is_file():
         raise FileError(f"there is no file {file}; check the fold and the name of the checkpoint")
+    _check_archive(file)
     # torch's reader of weights refuses every name that is not listed. These two are mapped to classes that do nothing.
     allowed: list[Any] = [(_LeftOut, "numpy.dtype"), *((_Number, name) for name in _NUMPY)]
     try:
@@ -223,7 +231,7 @@ def _weights(file: Path, configuration: str) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         first = str(error).strip().partition("\n")[0]
         raise ForeignFile(f"{file} holds more than weights and plain values, so it is not read: {first}") from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # what torch raises on damaged pickles is not documented
         first = str(error).strip().partition("\n")[0]
         raise TruncatedFile(f"{file} is cut short or is no checkpoint of nnU-Net: {first}; copy it again") from error
     weights = content.get("network_weights") if isinstance(content, dict) else None
@@ -234,6 +242,35 @@ def _weights(file: Path, configuration: str) -> dict[str, Tensor]:
     if isinstance(trained, str) and trained != configuration:
         raise InputError(f"{file} was trained with the configuration {trained!r}, not {configuration!r}")
     return {_plain_name(str(name)): value for name, value in weights.items()}
+
+
+def _check_archive(file: Path) -> None:
+    """Refuse a checkpoint that is packed, damaged, or asks for memory. torch itself checks none of that."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            packed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
+            if packed or sum(member.file_size for member in members) > file.stat().st_size:
+                raise ForeignFile(f"{file} would unpack to more than its size; save it with torch.save")
+            damaged = archive.testzip()
+            if damaged is not None:
+                raise TruncatedFile(f"{file} is damaged: the checksum of {damaged} does not fit; copy it again")
+            for member in members:
+                if member.filename.endswith("data.pkl"):
+                    _check_pickle(file, archive.read(member))
+    except LeanBayesError:
+        raise
+    except Exception as error:  # what readers of archives and pickles raise on damaged files is not documented
+        raise TruncatedFile(f"{file} is cut short or is no checkpoint of nnU-Net: {error}; copy it again") from error
+
+
+def _check_pickle(file: Path, content: bytes) -> None:
+    """Refuse a pickle that could grow without bound while it is read. Nothing is unpickled here."""
+    for _, argument, _ in pickletools.genops(content):
+        text = argument if isinstance(argument, str) else ""
+        codec = encodings.normalize_encoding(text).lower()
+        if text in _FILLS_MEMORY or encodings.aliases.aliases.get(codec, codec) in _BYTES_TO_BYTES:
+            raise ForeignFile(f"{file} holds more than weights and plain values, so it is not read: {text!r}")
 
 
 def _plain_name(name: str) -> str:
@@ -249,18 +286,34 @@ def _network(
     kind = _network_class(architecture["network_class_name"])
     try:
         settings = {str(name): value for name, value in architecture["arch_kwargs"].items()}
+        _check_counts(settings, len(state))
         for name in architecture["_kw_requires_import"]:
             settings[name] = None if settings[name] is None else _layer(settings[name])
         settings["deep_supervision"] = deep_supervision
         with torch.device("meta"):  # plans.json may ask for any size
             network: nn.Module = kind(input_channels=plans.channels, num_classes=len(plans.labels), **settings)
         network.load_state_dict(dict(state), assign=True)
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
+    except (
+        *(TypeError, ValueError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError, ArithmeticError),
+        MemoryError,
+    ) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
         raise ForeignFile(
             f"{file} does not fit the network that plans.json describes: {' '.join(lines[:2])}"
         ) from error
     return network.eval()
+
+
+def _check_counts(settings: Mapping[str, Any], tensors: int) -> None:
+    """Refuse counts of stages and layers (n_stages, n_conv_per_stage, …) that would take hours to build.
+
+    Each layer has a tensor of its own in the checkpoint.
+    """
+    for name, value in settings.items():
+        counts = value if isinstance(value, list) else [value]
+        total = sum(count for count in counts if isinstance(count, int | float)) if name.startswith("n_") else 0
+        if total > tensors:
+            raise ValueError(f"{name}={value!r:.100} asks for more layers than the {tensors} tensors of the checkpoint")
 
 
 def _network_class(path: Any) -> Any:

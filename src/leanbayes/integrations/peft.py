@@ -15,7 +15,7 @@ from torch import nn
 
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import FileError, InputError, UnknownName
+from leanbayes.errors import FileError, InputError, UnknownName, WrongModel
 from leanbayes.integrations._folder import RANDOM_FILE, write_random
 from leanbayes.integrations._optional import optional
 from leanbayes.storage import about, load
@@ -107,6 +107,8 @@ def load_adapter(model: nn.Module, folder: str | Path, **options: Any) -> Bayesi
     """
     if isinstance(model, PeftModel | Bayesian):
         raise InputError(f"load_adapter takes the base model, got a {type(model).__name__}; build the base model anew")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"load_adapter takes the base model, a torch.nn.Module, got a {type(model).__name__}")
     file = Path(folder) / RANDOM_FILE
     if not file.is_file():
         raise FileError(
@@ -120,7 +122,13 @@ def load_adapter(model: nn.Module, folder: str | Path, **options: Any) -> Bayesi
     if not place.is_dir():  # PEFT would take the path for the name of a repository on the hub
         raise FileError(f"{file} belongs to the adapter {adapter!r}, and there is no folder {place}; copy it again")
     arguments: dict[str, Any] = {"is_trainable": True} | options
-    whole = PeftModel.from_pretrained(model, str(place), adapter_name=adapter, **arguments)
+    try:
+        whole = PeftModel.from_pretrained(model, str(place), adapter_name=adapter, **arguments)
+    except (RuntimeError, ValueError) as error:
+        raise WrongModel(
+            f"the adapter in {place} does not fit a {type(model).__name__}; give the base model that it was trained "
+            f"on. PEFT says: {error}"
+        ) from error
     bnn: Bayesian = load(file, whole)
     _watch(whole)
     return bnn

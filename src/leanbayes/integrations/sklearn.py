@@ -1,11 +1,11 @@
 """Estimators for scikit-learn: `LeanClassifier` and `LeanRegressor`, which say how sure they are.
 
 They take numpy arrays and pandas data frames, and work in pipelines, searches and cross-validation. A small network is
-trained by natural gradients (IVON), with every weight random. Predictions are made in one pass of moments.
+trained as the recipe `lean` does (`leanbayes.train.LeanTraining`), with every weight random. Predictions are made in
+one pass of moments.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from leanbayes._calls import prediction_tensor
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
+from leanbayes.integrations._checks import is_count, require_count
 from leanbayes.integrations._optional import optional
 from leanbayes.likelihood import Categorical, Gaussian, Likelihood
-from leanbayes.optim import NaturalGradients
 from leanbayes.prediction import Prediction, predict
-from leanbayes.train import Optimization, fit
+from leanbayes.train import LeanTraining, Optimization, fit
 
 with optional("leanbayes.integrations.sklearn", "sklearn", "sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -29,8 +30,7 @@ with optional("leanbayes.integrations.sklearn", "sklearn", "sklearn"):
 
 __all__ = ["LeanClassifier", "LeanRegressor"]
 
-_TEMPERATURE, _DECAY, _STEP, _WIDEST = 0.1, 1e-3, 0.05, 0.02
-_CURVATURE = 0.1  # of a usual weight, from which the scales start
+_STEP = 0.01  # of the means: small networks take larger steps than those for images
 _NOISE_STEP = 0.02  # of the log-variance of the noise: it has a hundred steps or so to find its size
 
 
@@ -47,7 +47,7 @@ class _Lean(BaseEstimator):
         epochs: int = 100,
         batch_size: int = 32,
         optimizer: str | Optimization | None = None,
-        propagate: str = "sample",
+        propagate: str = "mirrored",
         predict_by: str = "moments",
         samples: int = 32,
         random_state: Any = None,
@@ -70,8 +70,8 @@ class _Lean(BaseEstimator):
         x = self._standardised(inputs)
         with torch.random.fork_rng(devices=[]):  # the initial weights, without a trace in the state of torch
             torch.manual_seed(seed)
-            network = self._network(inputs.shape[1], outputs)
-        network = network.to(x.dtype)
+            network = self._network(inputs.shape[1], outputs).to(x.dtype)
+            _check_shapes(network, x[:2], outputs)
         source = torch.Generator().manual_seed(seed)
         bnn = Bayesian(network, propagate=self.propagate, predict_by=self.predict_by, generator=source)
         batches = DataLoader(
@@ -82,11 +82,14 @@ class _Lean(BaseEstimator):
             batches,
             likelihood=likelihood,
             epochs=self.epochs,
-            optimizer=_natural_gradients(len(x)) if self.optimizer is None else self.optimizer,
+            optimizer=self._optimization(len(batches), likelihood) if self.optimizer is None else self.optimizer,
             seed=seed,
         )
         self.bnn_, self.likelihood_, self.seed_ = bnn, likelihood, seed
         self.n_iter_ = self.epochs
+
+    def _optimization(self, batches: int, likelihood: Likelihood) -> Optimization:
+        return LeanTraining().optimization(self.epochs * batches, _STEP, likelihood, plain_lr=_NOISE_STEP)
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if self.network is None:
@@ -108,9 +111,15 @@ class _Lean(BaseEstimator):
 
     def _checked(self) -> None:
         for name in ("epochs", "batch_size", "samples"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+            require_count(name, getattr(self, name))
+        hidden: Any = self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Iterable) or not all(map(is_count, hidden)):
+            raise InputError(f"hidden must hold the sizes of the hidden layers, such as (50, 50), got {hidden!r}")
+        if self.network is not None and (isinstance(self.network, nn.Module) or not callable(self.network)):
+            raise InputError(
+                "network must be a function of the numbers of inputs and outputs that returns a torch.nn.Module, such "
+                f"as torch.nn.Linear, got a {type(self.network).__name__}"
+            )
 
     def _predicted(self, inputs: Any, *, keep_samples: bool = False) -> Prediction:
         check_is_fitted(self)
@@ -137,8 +146,7 @@ class LeanClassifier(ClassifierMixin, _Lean):
         hidden: the sizes of the hidden layers of the default network.
         epochs: how often training goes through the data.
         batch_size: how many examples a step of training takes.
-        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default natural gradients (IVON) with
-            settings that depend on the number of examples.
+        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default `leanbayes.train.LeanTraining`.
         propagate: how randomness passes through the network in training; see `leanbayes.Bayesian`.
         predict_by: how it passes in predictions: "moments" is one pass, "sample" draws weights.
         samples: how many draws, or evenly spread outputs after one pass of moments, a prediction is the mean of.
@@ -199,8 +207,7 @@ class LeanRegressor(RegressorMixin, _Lean):
         hidden: the sizes of the hidden layers of the default network.
         epochs: how often training goes through the data.
         batch_size: how many examples a step of training takes.
-        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default natural gradients (IVON) with
-            settings that depend on the number of examples.
+        optimizer: a `leanbayes.Optimization` or the name of an optimizer; by default `leanbayes.train.LeanTraining`.
         propagate: how randomness passes through the network in training; see `leanbayes.Bayesian`.
         predict_by: how it passes in predictions: "moments" is one pass, "sample" draws weights.
         samples: how many draws a prediction is the mean of, if it is made by draws.
@@ -257,16 +264,25 @@ class LeanRegressor(RegressorMixin, _Lean):
         return tags
 
 
-def _natural_gradients(examples: int) -> Optimization:
-    """Return IVON for so many examples, with natural-gradient steps for the means.
-
-    The scales start at those of weights with a curvature of 0.1, but not above 0.02. The learning rate is that of a
-    gradient step of size 0.05 for this curvature.
-    """
-    size = examples / _TEMPERATURE
-    scale = min(_WIDEST, 1 / math.sqrt(size * (_CURVATURE + _DECAY)))
-    natural: Any = NaturalGradients(temperature=_TEMPERATURE, initial_scale=scale, plain_lr=_NOISE_STEP)
-    return Optimization(natural, lr=_STEP * size * scale**2, weight_decay=_DECAY, schedule="cosine")
+def _check_shapes(network: nn.Module, x: Tensor, outputs: int) -> None:
+    """Raise unless the network takes these inputs and has so many outputs for each of them."""
+    name = type(network).__name__
+    try:
+        with torch.no_grad():
+            returned = network.eval()(x)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise InputError(
+            f"network({x.shape[1]}, {outputs}) returned a {name} that does not take inputs of shape {tuple(x.shape)}: "
+            f"{error}"
+        ) from error
+    finally:
+        network.train()
+    shape = tuple(prediction_tensor(returned).shape)
+    if shape != (len(x), outputs):
+        raise InputError(
+            f"network({x.shape[1]}, {outputs}) returned a {name} whose outputs have the shape {shape} for {len(x)} "
+            f"inputs; they must have the shape {(len(x), outputs)}"
+        )
 
 
 def _uncertainties(prediction: Prediction) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from leanbayes.errors import InputError, UnknownName
 from leanbayes.integrations._optional import optional
 from leanbayes.likelihood import Categorical, Gaussian, Likelihood
 from leanbayes.likelihood.base import require_likelihood
-from leanbayes.metrics import METRICS, Findings, metric_named
+from leanbayes.metrics import METRICS, Findings, confidence, metric_named, real
 from leanbayes.prediction import Prediction
 
 with optional("leanbayes.integrations.torchmetrics", "torchmetrics", "torchmetrics"):
@@ -65,6 +65,8 @@ class RecordedMetric(Metric):
 
     def __init__(self, name: str, likelihood: Likelihood | None = None, **options: Any) -> None:
         super().__init__(**options)
+        if not isinstance(name, str):
+            raise InputError(f"the name of a metric is a text, such as 'aurc', got {name!r}")
         record = metric_named(name)
         if record.accumulate is None:
             measured = [known for known, metric in METRICS.items() if metric.accumulate is not None]
@@ -92,6 +94,11 @@ class RecordedMetric(Metric):
             raise InputError(
                 f"the metric takes what leanbayes.predict returns, got a {type(prediction).__name__}; give "
                 "leanbayes.predict(model, x)"
+            )
+        if shifted and not self.record_name.startswith("ood/"):
+            raise InputError(
+                f"the metric {self.record_name!r} does not compare usual inputs with shifted ones; leave shifted=True "
+                "to ShiftDetectionAUROC"
             )
         if not shifted and not isinstance(targets, Tensor):
             raise InputError(f"the targets must be a tensor, got a {type(targets).__name__}")
@@ -136,6 +143,13 @@ class RecordedMetric(Metric):
             return None
         draws = torch.ones(len(mean), dtype=torch.long, device=mean.device)
         return Prediction(**parts, standard_error=mean.new_zeros(len(mean)), draws=draws)
+
+
+def _level(level: Any, known: tuple[float, ...]) -> float:
+    """Return a level if it is one of those that are measured."""
+    if level not in known:
+        raise InputError(f"level must be one of {', '.join(map(str, known))}, got {level!r}")
+    return known[known.index(level)]
 
 
 def _joined(batches: Any) -> Tensor | None:
@@ -212,7 +226,7 @@ class ConfidentShare(RecordedMetric):
     """
 
     def __init__(self, level: float = 0.9, likelihood: Likelihood | None = None, **options: Any) -> None:
-        super().__init__(f"set_size@{level:g}", likelihood, **options)
+        super().__init__(f"set_size@{_level(level, confidence.THRESHOLDS)}", likelihood, **options)
 
 
 class GaussianCRPS(_Named):
@@ -234,7 +248,7 @@ class IntervalCoverage(RecordedMetric):
     default_likelihood = Gaussian
 
     def __init__(self, level: float = 0.9, likelihood: Likelihood | None = None, **options: Any) -> None:
-        super().__init__(f"coverage@{level:g}", likelihood, **options)
+        super().__init__(f"coverage@{_level(level, real.LEVELS)}", likelihood, **options)
 
 
 class IntervalCoverageError(_Named):

@@ -31,6 +31,7 @@ __all__ = [
     "paired_tests",
     "seed_tests",
     "spearman",
+    "spearman_over_groups",
     "weight_distance",
     "weights_of",
 ]
@@ -39,6 +40,8 @@ Values = Sequence[float] | NDArray[Any] | Tensor
 Vector = NDArray[np.float64]
 
 _EXACT_UP_TO = 8  # 8! = 40320 orders are quick to count
+_FEWEST_GROUPS = 5  # below which resampling them says nothing
+_RESAMPLES = 2000
 _ROUNDING = 64 * np.finfo(np.float64).eps
 _STEPS = np.linspace(-6, 6, 1501)  # in deviations around each component; this grid meets the supremum to 1e-5
 
@@ -317,6 +320,41 @@ def spearman(a: Values, b: Values) -> Spearman:
             n_resamples=factorial(n),
         ).pvalue
     return Spearman(min(1.0, max(-1.0, rho)), float(p), n, exact)
+
+
+def spearman_over_groups(a: Values, b: Values, groups: Sequence[Hashable], level: float = 0.95) -> Interval:
+    """Return Spearman's correlation and its bootstrap interval over groups, such as patients, whose values may be alike.
+
+    Each of 2,000 resamples draws as many groups as there are, with replacement and with all their pairs. The ends of
+    the interval are percentiles of the correlations. Resamples in which one of the two is constant are left out.
+
+    Args:
+        a: the first value of each pair.
+        b: the second one.
+        groups: the group of each pair.
+        level: the confidence level.
+
+    Returns:
+        The interval; its ``n`` is the number of groups, and its ends are None for fewer than five of them.
+    """
+    first, second = _pair(a, b, at_least=3)
+    if len(groups) != len(first):
+        raise ShapeMismatch(f"need one group for each pair, got {len(groups)} groups and {len(first)} pairs")
+    rho = spearman(first, second).rho
+    names = list(dict.fromkeys(groups))
+    rows = {name: [index for index, group in enumerate(groups) if group == name] for name in names}
+    if len(names) < _FEWEST_GROUPS:
+        return Interval(rho, None, None, None, len(names), level)
+    rank, random = _scipy_stats().rankdata, np.random.default_rng(0)
+    drawn = []
+    for _ in range(_RESAMPLES):
+        chosen = [row for number in random.integers(len(names), size=len(names)) for row in rows[names[number]]]
+        x, y = rank(first[chosen]), rank(second[chosen])
+        if np.ptp(x) > 0 and np.ptp(y) > 0:
+            drawn.append(np.corrcoef(x, y)[0, 1])
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    deviation = float(np.std(drawn)) * len(names) ** 0.5
+    return Interval(rho, deviation, float(low), float(high), len(names), level)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-__all__ = ["begin_again", "count_step", "first_averaged", "write_averages"]
+__all__ = ["average_and_share", "begin_again", "count_step", "first_averaged", "write_averages"]
 
 
 def first_averaged(share: float, steps: int) -> int | None:
@@ -20,12 +20,24 @@ def first_averaged(share: float, steps: int) -> int | None:
     return min(round((1 - share) * steps), steps - 1) if share else None
 
 
+def average_and_share(optimizer: Optimizer, parameter: Tensor) -> tuple[Tensor | None, float]:
+    """Return the average of a parameter and the share that the coming step has in it, before the step is counted.
+
+    The average is None if the step does not count.
+    """
+    _, averaged, counts = _counts_after(optimizer)
+    if not counts:
+        return None, 0.0
+    state = optimizer.state[parameter]
+    if "average" in state:
+        return state["average"], 1 / averaged
+    state["average"] = torch.empty_like(parameter)
+    return state["average"].copy_(parameter), 1.0
+
+
 def count_step(optimizer: Optimizer, parameters: list[Tensor]) -> None:
     """Count a step and, late in the training, let the present weights count in their averages."""
-    taken = optimizer.param_groups[0]["taken"] + 1
-    averaged, after = optimizer.param_groups[0]["averaged"], optimizer.param_groups[0]["average_from"]
-    counts = after is not None and taken > after
-    averaged += counts
+    taken, averaged, counts = _counts_after(optimizer)
     for group in optimizer.param_groups:
         group["taken"], group["averaged"] = taken, averaged
     if not counts:
@@ -36,6 +48,14 @@ def count_step(optimizer: Optimizer, parameters: list[Tensor]) -> None:
     averages = [optimizer.state[parameter]["average"] for parameter in parameters]
     if averages:
         torch._foreach_lerp_(averages, [parameter.detach() for parameter in parameters], 1 / averaged)
+
+
+def _counts_after(optimizer: Optimizer) -> tuple[int, int, bool]:
+    """Return how many steps are taken and averaged after the coming one, and whether that one is averaged."""
+    group = optimizer.param_groups[0]
+    taken = group["taken"] + 1
+    counts = group["average_from"] is not None and taken > group["average_from"]
+    return taken, group["averaged"] + counts, counts
 
 
 @torch.no_grad()

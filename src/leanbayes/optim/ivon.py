@@ -40,7 +40,7 @@ around a wide minimum, whose middle predicts better than any point on the way.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,7 +51,7 @@ from torch.optim import Optimizer
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
-from leanbayes.optim.averages import begin_again, count_step, first_averaged, write_averages
+from leanbayes.optim.averages import average_and_share, begin_again, count_step, first_averaged, write_averages
 from leanbayes.optim.curvature import CurvatureSummary, summarise
 from leanbayes.optim.groups import groups_of
 from leanbayes.optim.random_tensor import random_tensors
@@ -66,12 +66,16 @@ from leanbayes.optim.settings import (
 from leanbayes.optim.starts import usual_sizes
 from leanbayes.optim.sweeps import (
     AdamRule,
+    FusedRow,
     NaturalRule,
     adam_sweep,
     by_kernel,
+    fused_sweep,
+    fuses,
     in_pieces,
     natural_sweep,
     refuse_non_finite,
+    worth_kernel,
     write_scales,
 )
 from leanbayes.optim.targets import Target, check_start, check_tensors, replace_priors, target_of
@@ -254,18 +258,19 @@ class IVON(Optimizer):
                 "steps; use the newer one, or build one more"
             )
         check_kl_weight(self.param_groups[0]["kl_weight"])
-        refuse_non_finite(dict(self._gradients()))
+        self._check_gradients()
         copies: list[tuple[Target, Tensor]] = []  # the random means of partly random tensors
         try:
-            self._natural_steps(copies)
-            self._adam_steps()
+            done = self._fused_steps()
+            self._natural_steps(copies, done)
+            self._adam_steps(done)
         except BaseException:
             self._write_scales()
             raise
         finally:
             for target, random_means in copies:  # Adam has moved the whole tensor
                 target.tensor.set_random_mean(random_means)
-        count_step(self, self._without_scales())
+        count_step(self, [parameter for parameter in self._without_scales() if id(parameter) not in done])
         return loss
 
     def use_averages(self) -> bool:
@@ -323,20 +328,70 @@ class IVON(Optimizer):
         starts = [(self._start(target) * size + target.precision) ** -0.5 for target in self._targets]
         return summarise(starts, [target.tensor.scale() for target in self._targets])
 
-    def _gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield all gradients with what to call them."""
-        names = {id(parameter): name for name, parameter in self._bnn.model.named_parameters()}
-        names |= {id(target.tensor.rho): f"the scale of {target.tensor.name}" for target in self._targets}
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                name = names.get(id(parameter), "a further parameter")
-                if parameter.grad.layout != torch.strided:
-                    raise InputError(f"IVON needs dense gradients, and that of {name} is sparse; use sparse=False")
-                yield name, parameter.grad
+    def _check_gradients(self) -> None:
+        """Raise before anything is changed if a gradient is sparse, or in main memory not finite."""
+        trained = [
+            parameter for group in self.param_groups for parameter in group["params"] if parameter.grad is not None
+        ]
+        gradients = [parameter.grad for parameter in trained]
 
-    def _natural_steps(self, copies: list[tuple[Target, Tensor]]) -> None:
+        def name_of(position: int) -> str:
+            names = {id(parameter): name for name, parameter in self._bnn.model.named_parameters()}
+            names |= {id(target.tensor.rho): f"the scale of {target.tensor.name}" for target in self._targets}
+            return names.get(id(trained[position]), "a further parameter")
+
+        for position, gradient in enumerate(gradients):
+            if gradient.layout != torch.strided:
+                raise InputError(
+                    f"IVON needs dense gradients, and that of {name_of(position)} is sparse; use sparse=False"
+                )
+        refuse_non_finite(gradients, name_of)
+
+    def _fused_steps(self) -> set[int]:
+        """Make the steps of wholly random tensors whose means follow Adam by one kernel, where it fits and pays.
+
+        Returns:
+            The identities of the parameters that hold the means of these tensors.
+        """
+        candidates = []
+        for group in self.param_groups:
+            if group["means"] != "adam":
+                continue
+            for parameter in group["params"]:
+                target = self._by_mean.get(id(parameter))
+                if target is None or target.tensor.index is not None or target.centre is None:
+                    continue
+                if parameter.grad is not None and target.tensor.rho.grad is not None:
+                    candidates.append((group, target))
+        if not worth_kernel(sum(target.tensor.rho.numel() for _, target in candidates)):
+            return set()
+        rows = []
+        for group, target in candidates:
+            mean, rho = target.tensor.mean, target.tensor.rho
+            assert mean.grad is not None
+            assert rho.grad is not None
+            curvature = self.state[rho]["curvature"]
+            if rho.shape != mean.shape or not fuses((curvature, rho, rho.grad, mean, mean.grad)):
+                continue
+            state = self._adam_state(mean)
+            state["step"] += 1
+            average, share = average_and_share(self, mean)
+            tensors = (curvature, rho, rho.grad, mean, mean.grad, state["first"], state["second"])
+            rule = self._rule(target, group, 1)
+            rows.append(FusedRow(tensors, average, share, rule, _adam_rule(group["lr"], state["step"])))
+        if rows:
+            fused_sweep(rows)
+        return {id(row.tensors[3]) for row in rows}
+
+    def _adam_state(self, parameter: Tensor) -> dict[str, Any]:
+        """Return what Adam remembers of a parameter, which is 0 at the start."""
+        state: dict[str, Any] = self.state[parameter]
+        if "first" not in state:
+            state["step"] = 0
+            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return state
+
+    def _natural_steps(self, copies: list[tuple[Target, Tensor]], done: set[int]) -> None:
         """Make the steps of all random coordinates; the random means of partly random tensors go to ``copies``."""
         groups = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
         sweeps: dict[tuple[NaturalRule, _Kind], list[list[Tensor]]] = {}
@@ -344,7 +399,7 @@ class IVON(Optimizer):
             tensor, state = target.tensor, self.state[target.tensor.rho]
             rho, mean, memory = tensor.rho, tensor.mean, tensor.parts.memory
             moves = mean.grad is not None and id(mean) in groups and groups[id(mean)]["means"] == "natural"
-            if rho.grad is None and not moves:
+            if id(mean) in done or (rho.grad is None and not moves):
                 continue
             row = [state["curvature"], rho]
             if rho.grad is not None:
@@ -370,7 +425,7 @@ class IVON(Optimizer):
                 means_ = (rest[0], rest[1], rest[2]) if kind.means else None
                 natural_sweep(rule, curvature, rho_, gradient, means_, rest[3] if kind.centre else None)
 
-    def _adam_steps(self) -> None:
+    def _adam_steps(self, done: set[int]) -> None:
         """Make the steps of the coordinates that are not random or, if Adam trains the means, of all."""
         sweeps: dict[tuple[AdamRule, torch.device, torch.dtype], list[list[Tensor]]] = {}
         scales = {id(target.tensor.rho) for target in self._targets}
@@ -380,17 +435,13 @@ class IVON(Optimizer):
             rate = group["lr"] if by_adam else group["plain_lr"] * group["lr"] / group["start_lr"]
             for parameter in group["params"]:
                 target = self._by_mean.get(id(parameter))
-                if parameter.grad is None or id(parameter) in scales:
+                if parameter.grad is None or id(parameter) in scales or id(parameter) in done:
                     continue
                 if target is not None and target.tensor.index is None and not by_adam:
                     continue
-                state = self.state[parameter]
-                if "first" not in state:
-                    state["step"] = 0
-                    state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                state = self._adam_state(parameter)
                 state["step"] += 1
-                corrections = (1 - _ADAM_BETAS[0] ** state["step"], 1 - _ADAM_BETAS[1] ** state["step"])
-                rule = AdamRule(rate, _ADAM_BETAS, _ADAM_EPSILON, corrections)
+                rule = _adam_rule(rate, state["step"])
                 gradient = self._with_prior(target) if target is not None and by_adam else parameter.grad
                 row = [parameter.detach(), gradient, state["first"], state["second"]]
                 sweeps.setdefault((rule, parameter.device, parameter.dtype), []).append(row)
@@ -445,6 +496,11 @@ class IVON(Optimizer):
             decay = target.precision / size
             precision = (self.state[rho]["curvature"] + decay).clamp_min_(torch.finfo(rho.dtype).eps * decay)
             write_scales([rho], [precision.mul_(size).rsqrt_()])
+
+
+def _adam_rule(rate: float, step: int) -> AdamRule:
+    corrections = (1 - _ADAM_BETAS[0] ** step, 1 - _ADAM_BETAS[1] ** step)
+    return AdamRule(rate, _ADAM_BETAS, _ADAM_EPSILON, corrections)
 
 
 def _check_entries(parameter: Tensor, entries: Mapping[str, Any]) -> None:

@@ -7,17 +7,29 @@ one call of ``torch._foreach_*`` updates many.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes._ops.natural import kernel_fits, natural_step
+from leanbayes._ops.natural import kernel_fits, natural_step, steps_with_adam, worth_kernel
 from leanbayes.errors import NonFinite
 
-__all__ = ["AdamRule", "NaturalRule", "adam_sweep", "by_kernel", "in_pieces", "natural_sweep", "refuse_non_finite"]
+__all__ = [
+    "AdamRule",
+    "FusedRow",
+    "NaturalRule",
+    "adam_sweep",
+    "by_kernel",
+    "fused_sweep",
+    "fuses",
+    "in_pieces",
+    "natural_sweep",
+    "refuse_non_finite",
+    "worth_kernel",
+]
 
 _CACHED = 2**16  # numbers of a piece on the CPU, the fastest of the powers of 2 from 2**12 to 2**17
 _AT_ONCE = 2**24  # numbers of all tensors that one call updates on other devices, because it needs memory for several
@@ -58,6 +70,53 @@ class AdamRule:
     betas: tuple[float, float]
     epsilon: float
     corrections: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class FusedRow:
+    """A random tensor whose scales follow the curvature and whose means follow Adam, for one sweep of one kernel.
+
+    Attributes:
+        tensors: h, ρ, ∂loss/∂ρ, m, ∂loss/∂m, and the two running means of Adam.
+        average: the running average of m, or None.
+        share: the share that the new means have in the average.
+        natural: the numbers of the step of the curvature.
+        adam: those of Adam.
+    """
+
+    tensors: tuple[Tensor, ...]
+    average: Tensor | None
+    share: float
+    natural: NaturalRule
+    adam: AdamRule
+
+
+def fuses(tensors: Sequence[Tensor]) -> bool:
+    """Return whether the kernel of `fused_sweep` can update these tensors, which may be small."""
+    return kernel_fits(tensors, least=1)
+
+
+def fused_sweep(rows: Sequence[FusedRow]) -> None:
+    """Make the steps of `natural_sweep` and `adam_sweep`, with the gradient of the prior, and average the means."""
+    nothing = torch.empty(0)
+    steps = []
+    for row in rows:
+        natural, adam = row.natural, row.adam
+        numbers = (
+            natural.size,
+            natural.decay,
+            torch.finfo(torch.float32).eps * natural.decay,
+            natural.forget,
+            natural.centre,
+            1 - adam.betas[0],
+            1 - adam.betas[1],
+            adam.corrections[1] ** 0.5,
+            adam.epsilon,
+            adam.lr / adam.corrections[0],
+            row.share,
+        )
+        steps.append(((*row.tensors, nothing if row.average is None else row.average), numbers))
+    steps_with_adam(steps)
 
 
 def in_pieces(rows: Iterable[Sequence[Tensor]]) -> Iterator[tuple[list[Tensor], ...]]:
@@ -190,22 +249,29 @@ def adam_sweep(
     torch._foreach_addcdiv_(values, first, root, -rule.lr / rule.corrections[0])
 
 
-def refuse_non_finite(gradients: dict[str, Tensor]) -> None:
+def refuse_non_finite(gradients: Sequence[Tensor], name_of: Callable[[int], str]) -> None:
     """Raise `NonFinite` if a gradient in main memory has a NaN or infinite value.
 
     On a GPU this question would make every step wait for the device, so it is not asked there.
+
+    Args:
+        gradients: all gradients.
+        name_of: returns what to call the gradient of a position.
     """
-    named = {name: values for name, values in gradients.items() if values.device.type == "cpu"}
-    sums = torch.stack([values.sum().double() for values in named.values()]) if named else torch.zeros(0)
-    if torch.isfinite(sums).all():  # one value that is not finite would make the sum so
+    sums = [values.sum() for values in gradients if values.device.type == "cpu"]
+    if all(map(math.isfinite, map(float, sums))):  # one value that is not finite would make the sum so
         return
-    spoiled = [name for name, values in named.items() if not torch.isfinite(values).all()]
+    spoiled = [
+        position
+        for position, values in enumerate(gradients)
+        if values.device.type == "cpu" and not torch.isfinite(values).all()
+    ]
     if not spoiled:  # a sum of large numbers overflows, though each of them is finite
         return
     raise NonFinite(
-        f"the gradient of {spoiled[0]} has NaN or infinite values, and the optimizer has changed nothing; look at the "
-        "loss, lower the learning rate or, in half precision, scale the loss with torch.amp.GradScaler, which leaves "
-        "such steps out"
+        f"the gradient of {name_of(spoiled[0])} has NaN or infinite values, and the optimizer has changed nothing; "
+        "look at the loss, lower the learning rate or, in half precision, scale the loss with torch.amp.GradScaler, "
+        "which leaves such steps out"
     )
 
 

@@ -51,11 +51,12 @@ def normal_and_sums(mean: Tensor, rho: Tensor, generator: torch.Generator | None
 
 
 def mirrored_normal(mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return μ + σξ and μ − σξ with σ = softplus(ρ), or None where no kernel fits.
+    """Return μ + σξ and μ − σξ with σ = softplus(ρ), or None where a function of our own cannot be differentiated.
 
-    Both take one sweep over memory, and so do the gradients.
+    On large tensors both take one sweep over memory, and so do the gradients. On small ones it is a matter of fewer
+    calls than a sample of ξ and one of −ξ would take.
     """
-    if not mirrored.kernel_fits(mean, rho, noise):
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
     pair: tuple[Tensor, Tensor] = _Mirrored.apply(mean, rho, noise)
     return pair
@@ -65,25 +66,26 @@ class _Mirrored(torch.autograd.Function):
     """μ + σξ and μ − σξ."""
 
     @staticmethod
-    def forward(mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute both in one sweep over memory."""
-        return mirrored.pair(mean, rho, noise)
+    def forward(ctx: Any, mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute both, in one sweep over memory where there is a kernel."""
+        ctx.save_for_backward(rho, noise)
+        if mirrored.kernel_fits(mean, rho, noise):
+            return mirrored.pair(mean, rho, noise)
+        offset = F.softplus(rho, threshold=40).mul_(noise)
+        return mean + offset, mean - offset
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
-        """Save the raw scales and the noise."""
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, of_first: Tensor, of_second: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, of_first: Tensor, of_second: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
         """Return g₊ + g₋, and (g₊ − g₋)ξ times dσ/dρ.
 
-        This takes one sweep, or operations of torch where the gradient is itself differentiated.
+        A kernel takes one sweep. Where the gradient is itself differentiated, all operations are those of torch.
         """
         rho, noise = ctx.saved_tensors
-        if not torch.is_grad_enabled():
+        if torch.is_grad_enabled():
+            return of_first + of_second, (of_first - of_second) * noise * rho.sigmoid(), None
+        if mirrored.kernel_fits(rho, noise):
             return *mirrored.pull_back(of_first.contiguous(), of_second.contiguous(), rho, noise), None
-        return of_first + of_second, (of_first - of_second) * noise * rho.sigmoid(), None
+        return of_first + of_second, (of_first - of_second).mul_(noise).mul_(rho.sigmoid()), None
 
 
 class _Drawn(torch.autograd.Function):

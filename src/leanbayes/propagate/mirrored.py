@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes._ops.halves_norm import halves_of, kernel_fits, norm_of_halves
 from leanbayes.errors import InputError
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, channel_axis, plain_input
 from leanbayes.propagate.propagation import Propagation, Weights
@@ -66,7 +67,7 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     if channel_axis(operation, x) == 0 or len(x) < 2:  # no batch, or no second half
         return operation(x, _drawn(weight), _drawn(bias), *args, **kwargs)
     # The gradient of `split` is one `cat`; that of two slices would pad each of them.
-    halves = x.split([(len(x) + 1) // 2, len(x) // 2])
+    halves = x.split(halves_of(len(x)))
     pairs = zip(halves, _pair(weight), _pair(bias), strict=True)
     return torch.cat([operation(half, one, other, *args, **kwargs) for half, one, other in pairs])
 
@@ -74,10 +75,15 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
 @RULES.rule(F.batch_norm, exact=True, assumes=_ASSUMES)
 def batch_norm(
     operation: Operation, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-    *args: Any, **kwargs: Any,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Compute y = γ x̂ + β with mirrored γ and β; the statistics are those of the whole batch."""
-    normed = operation(plain_input(input), running_mean, running_var, None, None, *args, **kwargs)
+    x = plain_input(input)
+    if training and len(x) > 1 and weight is not None and bias is not None and kernel_fits(x):
+        gains, offsets = _pair(weight), _pair(bias)
+        if all(value.dtype == x.dtype for value in (*gains, *offsets)):
+            return norm_of_halves(x, gains, offsets, running_mean, running_var, momentum, eps)
+    normed = operation(x, running_mean, running_var, None, None, training, momentum, eps)
     shape = (-1, *[1] * (normed.dim() - 2))
     gain, offset = (None if value is None else _by_half(value, len(normed), shape) for value in (weight, bias))
     if gain is not None and offset is not None and normed.dtype == gain.dtype == offset.dtype:
@@ -91,7 +97,7 @@ def _by_half(value: Any, count: int, shape: tuple[int, ...]) -> Tensor:
     if not isinstance(value, StandIn):
         plain: Tensor = value.view(shape)
         return plain
-    rows = zip(_pair(value), ((count + 1) // 2, count // 2), strict=True)
+    rows = zip(_pair(value), halves_of(count), strict=True)
     return torch.cat([row.view(1, *shape).expand(number, -1, *shape[1:]) for row, number in rows])
 
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from leanbayes._ops.questions import QUESTIONS
 from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.posteriors import RandomWeight
+from leanbayes.propagate.dispatch import leaves_of
 from leanbayes.propagate.registry import Registry
 from leanbayes.propagate.uses import Uses, uses_of_now
 
@@ -98,7 +99,7 @@ class StandIn(Tensor):
         if func in QUESTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        met = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn)]
+        met = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, StandIn)]
         if any(one.plain for one in met):  # the others meet their rule, or none, when the operation is called again
             args, kwargs = tree_map(_plain_draw_of, (args, kwargs))
             return func(*args, **kwargs)

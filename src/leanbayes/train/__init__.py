@@ -3,6 +3,7 @@
 from leanbayes.train.callbacks import EachStep, Step, Tracking
 from leanbayes.train.data import Arrays
 from leanbayes.train.history import Epoch, History, Scales, Stop
+from leanbayes.train.lean import LeanTraining
 from leanbayes.train.loop import fit
 from leanbayes.train.norms import fix_statistics, has_statistics
 from leanbayes.train.options import Checkpointing, Optimization
@@ -15,6 +16,7 @@ __all__ = [
     "EachStep",
     "Epoch",
     "History",
+    "LeanTraining",
     "NamedSchedule",
     "Optimization",
     "Scales",

@@ -8,15 +8,27 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, BertForTokenClassification, GPT2LMHeadModel
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForTokenClassification,
+    GPT2LMHeadModel,
+)
 
 import leanbayes as lb
 from leanbayes.errors import FileError, InputError, WrongModel
 from leanbayes.integrations._folder import RANDOM_FILE
-from leanbayes.integrations.huggingface import BayesianHubMixin, from_pretrained, push_to_hub, save_pretrained
+from leanbayes.integrations.huggingface import (
+    BayesianHubMixin,
+    from_pretrained,
+    model_card,
+    push_to_hub,
+    save_pretrained,
+)
 from tests.integrations.huggingface.models import bert, gpt2, llama
 from tests.integrations.matrix import shows
 
@@ -178,6 +190,19 @@ def test_a_damaged_configuration_is_an_error_of_ours(tmp_path: Path, text: str) 
         Net.from_pretrained(tmp_path)
 
 
+def test_a_name_that_is_no_folder_and_no_repository_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a connection, the error said that a repository which nobody had seen holds a plain model."""
+
+    def unreachable(*args: Any, **options: Any) -> str:
+        raise LocalEntryNotFoundError("no connection")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", unreachable)
+    monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", unreachable)
+    for attempt in (lambda: from_pretrained("me/nett", AutoModel), lambda: Net.from_pretrained("me/nett")):
+        with pytest.raises(FileError, match=r"there is no folder 'me/nett' here, and no answer from the hub"):
+            attempt()
+
+
 @pytest.mark.parametrize("width", ["six", None, -1, 2**62, 1.5])
 def test_arguments_that_build_no_model_are_named(tmp_path: Path, width: Any) -> None:
     Net(width=6).save_pretrained(tmp_path)
@@ -198,6 +223,13 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         push_to_hub(lb.Bayesian(nn.Linear(1, 1)), "me/net")
     with pytest.raises(InputError, match="model_class must be a class with from_pretrained, such as"):
         from_pretrained(tmp_path, bert)
+    with pytest.raises(InputError, match="data must be the name of the data, got a int"):
+        save_pretrained(lb.Bayesian(bert()), tmp_path, data=3)
+    with pytest.raises(InputError, match=r"tags must be a list of words, got the text 'cells'; give \['cells'\]"):
+        model_card(lb.Bayesian(bert()), tags="cells")
+    save_pretrained(lb.Bayesian(bert()), tmp_path / "saved")
+    with pytest.raises(InputError, match=r"a class of models, .*BertConfig.* returned none"):
+        from_pretrained(tmp_path / "saved", BertConfig)
     bnn = lb.Bayesian(llama())
     with pytest.raises(InputError, match="hold a draw"), bnn.drawn():
         save_pretrained(bnn, tmp_path / "draw")

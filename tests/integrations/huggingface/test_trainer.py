@@ -268,13 +268,14 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     settings, bnn = arguments(tmp_path), lb.Bayesian(still())
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (still(), {}, "got a BertForSequenceClassification; convert it"),
-        (None, {}, "got a Identity"),
+        (None, {}, "takes a lb.Bayesian as its model, got none"),
         (lb.Bayesian(nn.Linear(1, 1)), {}, "this one is around a Linear"),
         (lb.Bayesian(still(), propagate="moments"), {}, r"propagate=Moments.* makes none"),
         (bnn, {"kl_weight": -1.0}, "kl_weight must be"),
         (bnn, {"kl_weight": lb.Terms(1.0)}, "kl_weight must be a number"),
         (bnn, {"n_data": 0}, "n_data must be"),
         (bnn, {"scale_lr": 0.0}, "scale_lr must be"),
+        (bnn, {"scale_lr": "fast"}, "scale_lr must be a positive number or None, got 'fast'"),
         (bnn, {"args": arguments(tmp_path, label_smoothing_factor=0.1)}, "a smoothed loss is no likelihood"),
         (bnn, {"args": arguments(tmp_path, gradient_checkpointing=True)}, "gradient_checkpointing_enable"),
     ]
@@ -286,5 +287,9 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         clipped.train()
     with pytest.raises(InputError, match="not empty"):
         clipped.predict_with_uncertainty([])
+    with pytest.raises(InputError, match="there is no data set to predict"):
+        clipped.predict_with_uncertainty(None)
+    with pytest.raises(InputError, match="seed must be a whole number or None, got 'first'"):
+        clipped.predict_with_uncertainty(sentences(), seed="first")
     with pytest.raises(InputError, match="measuring needs one tensor of labels"):
         clipped.measure([{"input_ids": [3, 4]}])

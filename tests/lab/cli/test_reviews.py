@@ -44,7 +44,9 @@ def reviewed(folder: Path, case: NewCase) -> dict:
 
 def test_a_case_has_its_numbers_and_its_outline(tmp_path: Path) -> None:
     case = reviewed(tmp_path, NewCase("a.png", torch.zeros(1, 8, 6), (8, 6), read=lambda: torch.rand(1, 8, 6)))
-    assert case["doubts"] == {"total": pytest.approx(0.2), "epistemic": pytest.approx(0.1)}  # one draw cannot disagree
+    # one draw cannot disagree; of 9 pixels with p = 0.9 the Dice is expected to be 2 x 8.1 / (8.1 + 9)
+    expected = {"expected_dice_loss": 1 - 16.2 / 17.1, "total": 0.2, "epistemic": 0.1}
+    assert case["doubts"] == pytest.approx(expected, rel=1e-4)
     assert ["lesion (share)", "18.8%"] in case["facts"]
     assert case["paths"][0]["slices"] == ["M1 2h3M1 5h3M1 2v3M4 2v3"]
 

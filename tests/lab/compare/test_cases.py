@@ -48,3 +48,24 @@ def test_referral_by_perfect_and_by_useless_doubt() -> None:
     assert perfect["after"] == perfect["best"] == pytest.approx(quality[2:].mean())
     assert perfect["curve"] == pytest.approx([quality[n:].mean() for n in range(21)])
     assert referral(quality, quality)["after"] == pytest.approx(quality[:-2].mean())
+
+
+def test_a_network_without_random_weights_has_no_disagreement_of_draws() -> None:
+    """Its draws are equal to the last bit: no interval of the volume, and another score of doubt is reported."""
+    task = lesions(patients=24, size=16, raters=3).task()
+    scores = CaseScores(task, task.likelihood)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = task.model()
+    loader = DataLoader(task.test, 4)
+    evaluate(model, loader, likelihood=task.likelihood, samples=3, on_prediction=scores.add, keep_samples=True)
+    for row in scores.rows:
+        assert not {"draw_disagreement", "volume_low", "volume_high"} & row.keys()
+        assert row["ged"] >= 0
+        assert scores.doubt_about(row) == row["expected_dice_loss"]
+    summary = scores.summary()
+    assert summary["doubt_score"]["name"] == "expected_dice_loss"
+    assert not {"epistemic", "edge_epistemic", "draw_disagreement"} & summary["doubt"].keys()
+    rank = summary["doubt_score"]["rank"]
+    assert rank["low"] <= rank["mean"] <= rank["high"]
+    assert f"over {rank['n']} patients)" in case_sentences(summary)[1]

@@ -67,6 +67,12 @@ def test_too_few_or_equal_cases_choose_nothing() -> None:
     assert chosen_doubt([]) is None
 
 
+def test_rounding_errors_are_no_doubt() -> None:
+    """The epistemic uncertainty of a plain network is rounding, which may rank a few cases by chance."""
+    plain = [{"dice": 1 - n / 20, "expected_dice_loss": (n % 7) / 7, "epistemic": 1e-8 * n} for n in range(20)]
+    assert (chosen_doubt(plain) or {})["name"] == "expected_dice_loss"
+
+
 def test_with_several_raters_the_mean_dice_with_each_is_ranked() -> None:
     """The Dice with one random rater is a lottery: here it says the opposite of the mean over raters."""
     rated = [{"dice": n / 20, "dice_of_raters": 1 - n / 20, "total": float(n)} for n in range(20)]

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -53,6 +53,29 @@ def test_hausdorff_distance_is_that_of_monai(shape: tuple[int, ...], spacing: tu
             warnings.simplefilter("ignore", FutureWarning)  # MONAI 1.6 warns about its own call
             expected.append(float(metrics.compute_hausdorff_distance(*pair, True, percentile=95, spacing=spacing)))
     assert hausdorff95(a, b, 3, spacing) == pytest.approx(sum(expected) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(15, 12), (9, 8, 7)])
+def test_hausdorff_distance_is_that_of_monai_for_extreme_masks(shape: tuple[int, ...]) -> None:
+    """Single voxels, masks that fill the image or touch its border, scattered ones, and empty ones."""
+    metrics = pytest.importorskip("monai.metrics")
+    random = np.random.default_rng(5)
+    spacing = (0.6, 2.0, 3.5)[: len(shape)]
+    one, other = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
+    one[(0,) * len(shape)], other[(-1,) * len(shape)] = 1, 1
+    whole, empty = torch.ones_like(one), torch.zeros_like(one)
+    half = empty.clone()
+    half[: shape[0] // 2] = 1
+    scattered = torch.from_numpy((random.random(shape) < 0.1).astype(np.int64))
+    masks = [one, other, whole, half, scattered, empty]
+    for a, b in product(masks, masks):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # MONAI warns about its own call, and about empty masks
+            pair = [mask[None, None].float() for mask in (a, b)]
+            expected = float(metrics.compute_hausdorff_distance(*pair, True, percentile=95, spacing=spacing))
+        if a is empty and b is empty:
+            expected = 0.0  # two empty masks agree; MONAI has no number for them
+        assert hausdorff95(a, b, 2, spacing) == pytest.approx(expected, rel=1e-6, nan_ok=True)
 
 
 def test_volumes_are_millilitres_and_have_an_interval() -> None:

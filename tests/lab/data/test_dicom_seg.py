@@ -68,6 +68,47 @@ def test_the_voxels_lie_where_the_scan_lies(tmp_path: Path, turned: bool) -> Non
         assert apart.min(1).max() < 1e-3
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["straight", "oblique"])
+def test_highdicom_reads_a_volume_that_lies_in_the_series(tmp_path: Path, turned: bool) -> None:
+    """A viewer stacks the frames into a volume. Its affine and its voxels must be those of the series."""
+    geometry, mask = series(tmp_path / "s", turned)
+    write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, NAMES, "a" * 64)
+    volume = highdicom.seg.segread(tmp_path / "seg.dcm").get_volume(combine_segments=True)
+    # highdicom has the axes slice, row and column, and counts millimetres to the left and to the back as DICOM does
+    assert volume.coordinate_system.value == "PATIENT"
+    found = np.argwhere(volume.array > 0)
+    places_found = (volume.affine @ np.c_[found, np.ones(len(found))].T)[:3].T
+    voxels = np.argwhere(mask > 0)
+    expected = (geometry.affine @ np.c_[voxels, np.ones(len(voxels))].T)[:3].T * [-1, -1, 1]
+    apart = np.linalg.norm(places_found[:, None] - expected, axis=2)
+    assert len(found) == len(voxels)
+    assert apart.min(1).max() < 1e-3
+    assert (volume.array[tuple(found.T)] == mask[tuple(voxels[apart.argmin(1)].T)]).all()
+    assert sorted(volume.spacing) == pytest.approx(sorted(geometry.spacing), abs=1e-4)
+
+
+def test_every_value_is_valid_dicom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pydicom is told to raise an error at each value that breaks a rule of its type, also in names with accents."""
+    folder = tmp_path / "s"
+    geometry, mask = series(folder)
+    for path in geometry.files:
+        image = pydicom.dcmread(path)
+        image.SpecificCharacterSet, image.PatientName = "ISO_IR 192", "Müller^Jürgen"
+        image.save_as(path)
+    names = ("background", "Läsion, links: " + "ä" * 90, "tumour\\core")
+    write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, names, "a" * 64)
+    monkeypatch.setattr(pydicom.config.settings, "_reading_validation_mode", pydicom.config.RAISE)
+    file = pydicom.dcmread(tmp_path / "seg.dcm")
+    for element in file.iterall():
+        assert element.value is not None or element.VM == 0
+    pydicom.dataset.validate_file_meta(file.file_meta, enforce_standard=True)
+    assert str(file.PatientName) == "Müller^Jürgen"
+    labels = [segment.SegmentLabel for segment in file.SegmentSequence]
+    assert labels[0].startswith("Läsion, links")
+    assert len(labels[0]) == 64
+    assert labels[1] == "tumour/core"  # a backslash would divide the label into two values
+
+
 def test_it_names_segments_and_refers_to_the_series(tmp_path: Path) -> None:
     geometry, mask = series(tmp_path / "s")
     write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, NAMES, "a" * 64)
@@ -121,5 +162,16 @@ def test_a_series_that_nobody_can_refer_to_is_refused(tmp_path: Path, name: str)
         del image[name]
         image.save_as(path)
     with pytest.raises(InputError, match=f"has no {name}"):
+        write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, NAMES, "a" * 64)
+    assert not (tmp_path / "seg.dcm").exists()
+
+
+def test_headers_that_highdicom_cannot_use_are_one_line(tmp_path: Path) -> None:
+    """Before, the error of highdicom ended predict, and the predictions of all other cases were lost."""
+    geometry, mask = series(tmp_path / "s")
+    image = pydicom.dcmread(geometry.files[0])
+    image.StudyInstanceUID = "1.2.3"
+    image.save_as(geometry.files[0])
+    with pytest.raises(InputError, match="no DICOM SEG can be made: Source images"):
         write_dicom_seg(tmp_path / "seg.dcm", geometry.to_ras(mask), geometry, NAMES, "a" * 64)
     assert not (tmp_path / "seg.dcm").exists()

@@ -196,3 +196,20 @@ def test_masks_too_large_for_memory_are_read_again(tmp_path: Path, monkeypatch: 
     lazy = read(tmp_path)
     assert lazy.train.targets.cache[0] is None
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(kept.train, lazy.train, strict=True))
+
+
+def test_names_match_as_they_look(tmp_path: Path) -> None:
+    """On a Mac, the accent of a name may be a character of its own; in the images here it is not."""
+    top = mask_tree(tmp_path / "set", 6)
+    for file in sorted((top / "images").iterdir()):
+        file.rename(file.with_name(f"\u00e4 {file.name}"))
+    for file in sorted((top / "masks").iterdir()):
+        file.rename(file.with_name(f"a\u0308 {file.name}"))
+    source = read(top, groups="(\u00e4 .*)")
+    assert sum(map(len, (source.train, source.validation, source.test))) == 6
+
+
+def test_the_name_that_a_mask_would_have_has_its_folder(tmp_path: Path) -> None:
+    top = mask_tree(tmp_path / "set", 6)
+    lonely = picture(top / "images" / "left" / "more.png")
+    refused(f"image {lonely} has no mask in {top / 'masks'}; its mask would be called left/more.png", top)

@@ -1,14 +1,17 @@
 """Scans come back in place: NIfTI and DICOM, turned, anisotropic, and damaged."""
 
+import os
 import random
 from pathlib import Path
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import torch
 
 from leanbayes.errors import FileError, InputError, LeanBayesError
+from leanbayes.lab.data import expansion
 from leanbayes.lab.data.scans import Geometry, has_scans, read_scan, resampled, scan_files, write_nifti
 from tests.lab.data.scan_makers import dicom, nifti, rotated
 
@@ -143,3 +146,49 @@ def test_an_affine_that_says_nothing_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(InputError, match="maps different voxels to one place"):
         read_scan(path)
+
+
+def test_a_small_scan_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, voxels were counted instead of their bytes, and a deflated DICOM file could unpack to anything."""
+    monkeypatch.setattr(expansion, "_ALWAYS_ALLOWED", 1000)
+    bomb = nifti(tmp_path / "double.nii.gz", np.zeros((20, 20, 20)))
+    with pytest.raises(FileError, match="more than a file of its size may unpack to"):
+        read_scan(bomb)
+    image = nibabel.Nifti1Image(np.zeros((20, 20, 20), np.uint8), np.eye(4))
+    image.header.set_slope_inter(0.5, 1)  # eight times as large in memory
+    nibabel.save(image, tmp_path / "scaled.nii.gz")
+    with pytest.raises(FileError, match="more than a file of its size may unpack to"):
+        read_scan(tmp_path / "scaled.nii.gz")
+    series = dicom(tmp_path / "wide", np.zeros((4, 4, 1)), Rows=30000, Columns=30000)
+    with pytest.raises(FileError, match="30000x30000 pixels"):
+        read_scan(series)
+    deflated = dicom(tmp_path / "deflated", np.zeros((4, 4, 2)))
+    for file in deflated.iterdir():
+        dataset = pydicom.dcmread(file)
+        dataset.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+        dataset.save_as(file)
+    for reader in (read_scan, scan_files):
+        with pytest.raises(InputError, match="deflated as a whole"):
+            reader(deflated)
+
+
+def test_a_nifti_file_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, geometry = tmp_path / "a.nii.gz", Geometry(np.eye(4), (2, 2, 2))
+    write_nifti(path, np.ones((2, 2, 2), np.uint8), geometry)
+    flushed, old = [], path.read_bytes()
+    flush = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(descriptor) or flush(descriptor))
+    write_nifti(tmp_path / "b.nii.gz", np.ones((2, 2, 2), np.uint8), geometry)
+    assert len(flushed) == 2  # the file and its folder
+
+    def full(image: object, place: Path) -> None:
+        place.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(nibabel, "save", full)
+    with pytest.raises(FileError, match="No space left"):
+        write_nifti(path, np.zeros((2, 2, 2), np.uint8), geometry)
+    assert path.read_bytes() == old
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.nii.gz", "b.nii.gz"]

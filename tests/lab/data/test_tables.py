@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,11 @@ def test_harmless_texts_are_not_escaped(text: str) -> None:
 @pytest.mark.parametrize("text", ["-1-1", "-", "=", "+1+cmd", "-1.5.2"])
 def test_what_only_begins_like_a_number_is_escaped(text: str) -> None:
     assert csv_safe(text) == f"'{text}"
+
+
+def test_the_name_of_a_file_that_is_no_text_can_be_written() -> None:
+    """Before, predict ended with a UnicodeEncodeError after all of its work."""
+    assert csv_safe(os.fsdecode(b"case\xff.png")).encode() == b"case\\udcff.png"
 
 
 def test_many_columns_take_no_time_that_grows_with_their_square(tmp_path: Path) -> None:

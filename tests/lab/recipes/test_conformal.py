@@ -73,8 +73,10 @@ def scans(patients: int = 0, window: bool = False) -> Task:
 
 def test_patients_are_the_units_of_masks() -> None:
     task = scans(patients=20)
-    trained = prepare(parse("deterministic+conformal:level=0.8"), task, Run(BUDGET))
+    trained = prepare(parse("deterministic+conformal:level=0.8,inner=0.3"), task, Run(BUDGET))
     assert isinstance(trained.predictor, RiskControl)
+    inner, outer = trained.predictor.nested(task.test[0][0][None])
+    assert bool((outer | ~inner).all())  # an inner mask lies in the outer one
     assert trained.predictor.cases == 10  # patients, of 20 images
     with_confidence = parse("deterministic+conformal:level=0.5,risk=dice,confidence=0.1")
     trained = prepare(with_confidence, task, Run(replace(BUDGET, epochs=30)))
@@ -182,6 +184,8 @@ def test_calibration_examples_are_in_no_other_set() -> None:
         ("deterministic+conformal:risk=nothing", tasks.pixels, "unknown risk"),
         ("deterministic+conformal:risk=dice", tasks.pixels, "only be bounded with a confidence"),
         ("deterministic+conformal:confidence=0.9", tasks.classes, "are for masks and labels"),
+        ("deterministic+conformal:inner=0.1", tasks.classes, "are for masks and labels"),
+        ("deterministic+conformal:level=0.5,inner=0.05", lambda: scans(patients=10), "level 0.95 needs at least 19"),
         ("deterministic+conformal:level=0.95", lambda: scans(patients=10), "are 5 patients; .* needs at least 19"),
     ],
 )

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +105,27 @@ def test_further_masks_are_outlined(tmp_path: Path) -> None:
     review = Review(tmp_path, ("a", "b", "c"), math.log(3))
     case = volume("one", 0.5)
     outer = case.total > 0.3
-    review.add(volume("one", 0.5, masks={"outer mask": outer}))
+    review.add(volume("one", 0.5, masks={"outer mask": outer, "inner mask": outer & (case.labels > 0)}))
     (shown,) = cases_of(review.write())
-    assert [path["name"] for path in shown["paths"]] == ["b", "c", "outer mask"]
-    assert shown["paths"][2]["dashed"]
+    assert [path["name"] for path in shown["paths"]] == ["b", "c", "outer mask", "inner mask"]
+    assert [path["line"] for path in shown["paths"]] == ["solid", "solid", "dashed", "dotted"]
     assert [bool(path) for path in shown["paths"][2]["slices"]] == case.view.slices(outer).any((1, 2)).tolist()
+
+
+def test_an_order_that_orders_nothing_is_left_out(tmp_path: Path) -> None:
+    """Where no draw predicts anything, the draws agree about every case, and the next score of doubt comes first."""
+    review = Review(tmp_path, ("a", "b", "c"), math.log(3))
+    for number in range(3):
+        review.add(volume(f"{number}", 0.5, doubts={"draw_disagreement": 0.0, "total": 0.1 * number}))
+    page = review.write()
+    assert [case["name"] for case in cases_of(page)] == ["2", "1", "0"]
+    assert re.findall(r'<option value="(\w*)">', page.read_text()) == ["total", ""]
+
+
+def test_a_case_in_which_nothing_is_predicted_says_so(tmp_path: Path) -> None:
+    review = Review(tmp_path, ("a", "b", "c"), math.log(3))
+    case = volume("one", 0.5)
+    review.add(case)
+    review.add(replace(case, labels=0 * case.labels))
+    notes = [shown["note"] for shown in cases_of(review.write())]
+    assert notes == ["", "The model predicts no b or c in this case."]

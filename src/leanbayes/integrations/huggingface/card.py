@@ -52,6 +52,10 @@ def model_card(
             f"evaluation must be what lb.evaluate returns, got a {type(evaluation).__name__}; measure the model: "
             "lb.evaluate(bnn, batches, likelihood=...)"
         )
+    if data is not None and not isinstance(data, str):
+        raise InputError(f"data must be the name of the data, got a {type(data).__name__}")
+    if isinstance(tags, str):
+        raise InputError(f"tags must be a list of words, got the text {tags!r}; give [{tags!r}]")
     inner = type(core.model).__name__
     title = name or inner
     metadata = ModelCardData(

@@ -30,7 +30,14 @@ from leanbayes.storage import load, save
 with optional("leanbayes.integrations.huggingface", "huggingface", "huggingface_hub"):
     import huggingface_hub
     from huggingface_hub import ModelCard, PyTorchModelHubMixin
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+_NO_ANSWER = (LocalEntryNotFoundError, RepositoryNotFoundError, HFValidationError)
 
 __all__ = ["BayesianHubMixin", "from_pretrained", "push_to_hub", "save_pretrained"]
 
@@ -79,7 +86,13 @@ def from_pretrained(
             f"{model_class!r}"
         )
     file = _random_file(source, revision, {name: options[name] for name in ("cache_dir", "token") if name in options})
-    model, report = model_class.from_pretrained(str(source), revision=revision, output_loading_info=True, **options)
+    loaded = model_class.from_pretrained(str(source), revision=revision, output_loading_info=True, **options)
+    if not (isinstance(loaded, tuple) and isinstance(loaded[0], nn.Module)):
+        raise InputError(
+            f"model_class must be a class of models, such as AutoModelForSequenceClassification, and from_pretrained "
+            f"of {model_class!r} returned none"
+        )
+    model, report = loaded
     for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if report.get(kind):
             raise WrongModel(
@@ -146,6 +159,8 @@ class BayesianHubMixin(PyTorchModelHubMixin):
             return super().from_pretrained(source, **options)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ForeignFile(f"{damaged} ({error})") from error
+        except _NO_ANSWER as error:
+            raise _nothing_there(source, error) from error
 
     def _save_pretrained(self, save_directory: Path) -> None:
         if not isinstance(self, Bayesian):
@@ -209,6 +224,14 @@ def require_pretrained(bnn: Any, what: str) -> Bayesian:
     return core
 
 
+def _nothing_there(source: str | Path, error: Exception) -> FileError:
+    """Return the error for a name that is no folder here and that the hub does not answer to."""
+    return FileError(
+        f"there is no folder {str(source)!r} here, and no answer from the hub for a repository of this name "
+        f"({type(error).__name__}); correct the name, or check the connection and the token"
+    )
+
+
 def _random_file(source: str | Path, revision: str | None, options: dict[str, Any]) -> Path:
     """Return the path of the file of LeanBayes in a folder or a repository."""
     advice = "it holds a plain model, which from_pretrained of its own class reads and lb.Bayesian(model) makes random"
@@ -218,6 +241,8 @@ def _random_file(source: str | Path, revision: str | None, options: dict[str, An
         return Path(source) / RANDOM_FILE
     try:
         return Path(huggingface_hub.hf_hub_download(str(source), RANDOM_FILE, revision=revision, **options))
+    except _NO_ANSWER as error:
+        raise _nothing_there(source, error) from error
     except EntryNotFoundError as error:
         raise FileError(f"the repository {source} has no {RANDOM_FILE}: {advice}") from error
 

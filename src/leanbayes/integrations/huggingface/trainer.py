@@ -17,6 +17,7 @@ from leanbayes._calls import prediction_tensor, require_function
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import FileError, InputError, WrongModel
 from leanbayes.evaluation import Evaluation, evaluate
+from leanbayes.integrations._checks import checked_weight, require_count, seeded
 from leanbayes.integrations._folder import RANDOM_FILE, write_random
 from leanbayes.integrations._optional import optional
 from leanbayes.integrations.huggingface.card import model_card
@@ -75,7 +76,11 @@ class BayesianTrainer(Trainer):
         scale_lr: float | None = None,
         **options: Any,
     ) -> None:
-        self.bayesian = require_pretrained(model if model is not None else nn.Identity(), "BayesianTrainer")
+        if model is None:
+            raise InputError(
+                "BayesianTrainer takes a lb.Bayesian as its model, got none; model_init= does not replace it"
+            )
+        self.bayesian = require_pretrained(model, "BayesianTrainer")
         _check(self.bayesian, args, n_data, kl_weight, scale_lr)
         checked = Terms(kl_weight).kl_weight
         if isinstance(checked, float):
@@ -126,7 +131,7 @@ class BayesianTrainer(Trainer):
 
     def kl_weight(self) -> float:
         """Return the present weight of the KL."""
-        return float(self.kl_schedule(min(1.0, self.state.global_step / max(self.state.max_steps, 1))))
+        return checked_weight(self.kl_schedule, min(1.0, self.state.global_step / max(self.state.max_steps, 1)))
 
     def count_targets(self) -> int:
         """Return how many targets the training set has: labels that are not −100, without those that no logit meets.
@@ -152,7 +157,7 @@ class BayesianTrainer(Trainer):
         """Predict a data set: the mean of the predictions and their uncertainty, as `leanbayes.predict` gives them."""
         chosen = Categorical() if likelihood is None else require_likelihood(likelihood)
         require_function("output", output)
-        noise = None if seed is None else torch.Generator(device=self.args.device).manual_seed(seed)
+        noise = seeded(seed, self.args.device)
         parts = [
             predict(self.bayesian, x, likelihood=chosen, samples=samples, generator=noise, output=output)
             for x, _ in self._pairs(dataset)
@@ -173,7 +178,7 @@ class BayesianTrainer(Trainer):
 
         The model card of this trainer shows the figures.
         """
-        noise = None if seed is None else torch.Generator(device=self.args.device).manual_seed(seed)
+        noise = seeded(seed, self.args.device)
         chosen = Categorical() if likelihood is None else require_likelihood(likelihood)
         pairs = self._pairs(dataset, labelled=True)
         self.measured = evaluate(self.bayesian, pairs, likelihood=chosen, samples=samples, generator=noise)
@@ -308,6 +313,8 @@ class BayesianTrainer(Trainer):
 
     def _pairs(self, dataset: Any, labelled: bool = False) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield the inputs and the labels of each batch, on the device of the model."""
+        if dataset is None:
+            raise InputError("there is no data set to predict; give one whose examples the model takes")
         for batch in self.get_test_dataloader(dataset):
             inputs = dict(self._prepare_inputs(batch))
             labels = [inputs.pop(name) for name in self.label_names if name in inputs]
@@ -335,9 +342,9 @@ class _HandOver(TrainerCallback):
 def _check(bnn: Bayesian, args: Any, n_data: Any, kl_weight: Any, scale_lr: Any) -> None:
     if isinstance(kl_weight, Terms):
         raise InputError(f"kl_weight must be a number, a schedule or its name, got {kl_weight}")
-    if n_data is not None and (isinstance(n_data, bool) or not isinstance(n_data, int) or n_data < 1):
-        raise InputError(f"n_data must be a whole number of at least 1, or None to count, got {n_data!r}")
-    if scale_lr is not None and not 0 < scale_lr < float("inf"):
+    if n_data is not None:
+        require_count("n_data", n_data)
+    if scale_lr is not None and not (isinstance(scale_lr, int | float) and 0 < scale_lr < float("inf")):
         raise InputError(f"scale_lr must be a positive number or None, got {scale_lr!r}")
     if isinstance(bnn.propagate, OnePass):
         raise InputError(

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from leanbayes.lab.compare.segmentations import pairwise_dice
+from leanbayes.lab.compare.doubt import expected_dice_loss
+from leanbayes.lab.compare.segmentations import drawn_classes, pairwise_dice
 from leanbayes.lab.data import Preparation
 from leanbayes.lab.data.tables import csv_safe
 from leanbayes.prediction import Prediction
@@ -27,7 +28,7 @@ class Predictions:
         self.preparation = preparation
         self._file = io.StringIO(newline="")
         self._writer = csv.writer(self._file)  # lines end in CR LF, for the writer quotes only signs that end a line
-        more = ["draw_disagreement"] if preparation.kind == "pixels" else []
+        more = ["draw_disagreement", "expected_dice_loss"] if preparation.kind == "pixels" else []
         if more and preparation.spacing is not None:
             more += [f"volume_ml({name})" for name in preparation.classes[1:]]
         columns = [*self._columns(), *_UNCERTAINTIES, "standard_error", "draws", *more]
@@ -52,11 +53,12 @@ class Predictions:
         return dict(zip(self.columns, map(str, cells), strict=True))
 
     def _of_segmentation(self, prediction: Prediction, row: int, voxel: float | None) -> list[Any]:
-        """How much the draws disagree about a case, and the volume of each class of a scan in millilitres."""
+        """How much the draws disagree about a case, the Dice it may lose, and the volume of each class of a scan."""
         classes, samples = len(self.preparation.classes), prediction.samples
-        several = samples is not None and len(samples) > 1
+        drawn = drawn_classes(None if samples is None else samples[:, row])
         cells = [
-            f"{1 - pairwise_dice(samples[:, row].argmax(1), classes):.6g}" if several and samples is not None else ""
+            "" if drawn is None or len(drawn) < 2 else f"{1 - pairwise_dice(drawn, classes):.6g}",
+            f"{expected_dice_loss(prediction.mean[row]):.6g}",
         ]
         if self.preparation.spacing is not None:
             chosen = prediction.mean[row].argmax(0)

@@ -20,6 +20,7 @@ __all__ = ["Reviewer"]
 
 _DOUBTS = {
     "draw_disagreement": "Disagreement of draws",
+    "expected_dice_loss": "Expected loss of Dice",
     "total": "Total uncertainty (nats)",
     "epistemic": "Epistemic uncertainty (nats)",
 }
@@ -56,7 +57,6 @@ class Reviewer:
             volume, share = row.get(f"volume_ml({name})"), row[f"share({name})"]
             facts.append((f"{name} (ml)", volume) if volume else (f"{name} (share)", f"{float(share):.1%}"))
         facts.append(("Draws", row["draws"]))
-        masks = {} if self.control is None else self.control.masks_of(prediction)
         self.page.add(
             ReviewCase(
                 name=case.name,
@@ -67,7 +67,7 @@ class Reviewer:
                 view=View.of(labels.shape, None if case.geometry is None else case.geometry.spacing),
                 doubts=doubts,
                 facts=facts,
-                masks={f"{name} mask, guaranteed": _array(mask[0]) for name, mask in masks.items()},
+                masks={} if self.control is None else _guaranteed(self.control, prediction),
             )
         )
 
@@ -79,6 +79,20 @@ class Reviewer:
         """
         shown = {"Command": "command", "Seed": "seed", "SHA-256 of the model": "model_sha256", "LeanBayes": "leanbayes"}
         return self.page.write([(title, str(record[name])) for title, name in shown.items()])
+
+
+def _guaranteed(control: RiskControl, prediction: Prediction) -> dict[str, Values]:
+    """Return the masks of risk control by what they promise: the outer one, and the inner one if there is one."""
+    how = "on average" if control.confidence is None else f"at {_percent(control.confidence)} confidence"
+    risk = control.risk.name.replace("_", " ")
+    words = {"outer": f"outer mask: {risk} at most {_percent(control.level)} {how}"}
+    if control.inner is not None:
+        words["inner"] = f"inner mask: false positives at most {_percent(control.inner)} {how}"
+    return {words[name]: _array(mask[0]) for name, mask in control.masks_of(prediction).items()}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
 
 
 def _array(values: Tensor) -> Values:

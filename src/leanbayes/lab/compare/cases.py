@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from leanbayes.evaluation.run import PredictedBatch
-from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores, quality_of
+from leanbayes.lab.compare.doubt import DOUBTS, doubt_scores, quality_of, tells_apart
 from leanbayes.lab.compare.nlls import nll_of_inputs
-from leanbayes.lab.compare.segmentations import Segmentations
+from leanbayes.lab.compare.segmentations import Segmentations, drawn_classes
 from leanbayes.lab.data.rated import Raters
 from leanbayes.lab.data.source import Cases
 from leanbayes.lab.data.tables import csv_safe
 from leanbayes.lab.data.task import Task
-from leanbayes.lab.statistics import Values, interval_over_groups, spearman
+from leanbayes.lab.statistics import Values, interval_over_groups, spearman, spearman_over_groups
 from leanbayes.likelihood import Likelihood
 from leanbayes.metrics.calibration import error_of_bins
 
@@ -79,7 +79,8 @@ class CaseScores:
             self.rows.append(row)
 
     def _segmentation(self, batch: PredictedBatch, number: int, index: int) -> Row:
-        draws = None if batch.prediction.samples is None else batch.prediction.samples[:, number].argmax(1)
+        samples = batch.prediction.samples
+        draws = drawn_classes(None if samples is None else samples[:, number])
         masks = None if self.raters is None else self.raters.of(index)
         total, mean = batch.prediction.total[number], batch.prediction.mean[number]
         truth = batch.targets[number]
@@ -124,8 +125,19 @@ class CaseScores:
                 means[name] = asdict(interval_over_groups(values, [groups[index] for index in known]))
         doubt = self._doubt()
         best = next((score for score in self._preferred() if score in doubt), None)
-        used = None if best is None else {"name": best, "chosen_on": self.chosen}
+        used = None if best is None else {"name": best, "chosen_on": self.chosen, "rank": self._rank(best, groups)}
         return {"cases": len(self.rows), "over": over, "means": means, "doubt": doubt, "doubt_score": used}
+
+    def _rank(self, score: str, groups: list[str]) -> dict[str, Any]:
+        """The rank correlation of Dice and the score of doubt that is reported, with its interval over patients."""
+        known = [index for index, row in enumerate(self.rows) if "dice" in row and score in row]
+        doubt = [self.rows[index][score] for index in known]
+        quality = [quality_of(self.rows[index]) for index in known]
+        return asdict(spearman_over_groups(doubt, quality, [groups[index] for index in known]))
+
+    def doubt_about(self, row: Row) -> float:
+        """Return the doubt about one case by the score that is reported, or by the next one that the case has."""
+        return float(next((row[name] for name in self._preferred() if name in row), row["total"]))
 
     def _preferred(self) -> list[str]:
         return [*([] if self.chosen is None else [self.chosen["name"]]), *DOUBTS]
@@ -146,7 +158,7 @@ class CaseScores:
         found: dict[str, Any] = {}
         for name in DOUBTS:
             pairs = np.array([(quality_of(row), row[name]) for row in self.rows if "dice" in row and name in row])
-            if len(pairs) < _FEWEST or (np.ptp(pairs, axis=0) == 0).any():
+            if len(pairs) < _FEWEST or not tells_apart(pairs):
                 continue
             quality, doubt = pairs.T
             rank = spearman(doubt, quality)
@@ -205,7 +217,7 @@ def case_sentences(summary: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"Refer the {told['share']:.0%} least sure cases: mean Dice {change} from {told['before']:.3f} to "
             f"{told['after']:.3f} (at best {told['best']:.3f}). Rank correlation of Dice and doubt: "
-            f"{doubt['rank_correlation']:.2f}."
+            f"{doubt['rank_correlation']:.2f}{_interval(used.get('rank'), summary['over'])}."
         )
         how = "which is the usual one, because there are too few validation cases to choose"
         if used["chosen_on"] is not None:
@@ -213,6 +225,13 @@ def case_sentences(summary: Mapping[str, Any]) -> list[str]:
         raters = " Dice is the mean over all raters of a case here." if "dice_of_raters" in means else ""
         sentences.append(f"Doubt is {DOUBTS[used['name']]}, {how}.{raters}")
     return sentences
+
+
+def _interval(rank: Mapping[str, Any] | None, over: str) -> str:
+    """The interval of a rank correlation as words; a folder of an earlier version has none."""
+    if rank is None or rank["low"] is None:
+        return ""
+    return f" ({rank['level']:.0%} interval {rank['low']:.2f} to {rank['high']:.2f} over {rank['n']} {over})"
 
 
 def _cell(value: Any) -> Any:

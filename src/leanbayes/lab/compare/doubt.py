@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from leanbayes.lab.statistics import spearman
 from leanbayes.metrics.boundary import edge_band
 
-__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "quality_of"]
+__all__ = ["DOUBTS", "chosen_doubt", "doubt_scores", "edge_width", "expected_dice_loss", "quality_of", "tells_apart"]
 
 Row = Mapping[str, Any]
 
@@ -30,6 +31,7 @@ DOUBTS = {
 """The scores of doubt by the names of their columns. Without enough validation cases, the first one there is taken."""
 
 _FEWEST = 10  # validation cases, below which they decide nothing
+_ROUNDING = 1e-6  # numbers that differ by less are equal
 _WIDTH = 2.0  # pixels on either side of an edge
 
 
@@ -43,11 +45,7 @@ def doubt_scores(
 ) -> dict[str, float]:
     """Return the scores of doubt about one case that need no draws.
 
-    The Dice that the probabilities expect of the predicted mask m is 2 Σ p m / (Σ p + Σ m) for each
-    foreground class, which is the ratio of the expectations of numerator and denominator. Where a class is predicted
-    nowhere, the Dice is 1 if it is nowhere in truth either, whose probability is Π (1 - p) if pixels are
-    independent. Where nothing is predicted there is no edge, and the largest uncertainty of any pixel stands for the
-    mean near it.
+    Where nothing is predicted there is no edge, and the largest uncertainty of any pixel stands for the mean near it.
 
     Args:
         probabilities: the mean probabilities of the classes, (C, ...).
@@ -56,7 +54,21 @@ def doubt_scores(
         spacing: the distance of two pixels along each axis; by default 1.
     """
     predicted = probabilities.argmax(0)
-    p = probabilities.double()
+    scores = {"expected_dice_loss": expected_dice_loss(probabilities)}
+    band = edge_band(predicted[None], edge_width(spacing), spacing)[0]
+    for name, values in (("edge_total", total), ("edge_epistemic", epistemic)):
+        scores[name] = float(values[band].double().mean() if bool(band.any()) else values.max())
+    return scores
+
+
+def expected_dice_loss(probabilities: Tensor) -> float:
+    """Return 1 − the Dice that the probabilities (C, ...) themselves expect of the mask that they predict.
+
+    For the predicted mask m of a foreground class, it is 2 Σ p m / (Σ p + Σ m), which is the ratio of the expectations
+    of numerator and denominator. Where a class is predicted nowhere, the Dice is 1 if it is nowhere in truth either,
+    whose probability is Π (1 - p) if pixels are independent. The mean over the foreground classes is returned.
+    """
+    predicted, p = probabilities.argmax(0), probabilities.double()
     losses = []
     for label in range(1, len(p)):
         mask = predicted == label
@@ -64,11 +76,7 @@ def doubt_scores(
             losses.append(1 - 2 * p[label][mask].sum() / (p[label].sum() + mask.sum()))
         else:
             losses.append(1 - torch.log1p(-p[label].clamp(max=1 - 1e-12)).sum().exp())
-    scores = {"expected_dice_loss": float(torch.stack(losses).mean())} if losses else {}
-    band = edge_band(predicted[None], edge_width(spacing), spacing)[0]
-    for name, values in (("edge_total", total), ("edge_epistemic", epistemic)):
-        scores[name] = float(values[band].double().mean() if bool(band.any()) else values.max())
-    return scores
+    return float(torch.stack(losses).mean()) if losses else 0.0
 
 
 def quality_of(row: Row) -> float:
@@ -77,6 +85,14 @@ def quality_of(row: Row) -> float:
     The Dice with one random rater is a lottery where raters disagree, which no score of doubt can foretell.
     """
     return float(row.get("dice_of_raters", row["dice"]))
+
+
+def tells_apart(pairs: NDArray[Any]) -> bool:
+    """Return whether two columns of numbers order the cases by more than rounding errors.
+
+    The epistemic uncertainty of a network without random weights is about 1e-8 nats: an order of rounding errors.
+    """
+    return bool(np.isfinite(pairs).all() and (np.ptp(pairs, axis=0) > _ROUNDING).all())
 
 
 def chosen_doubt(rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -91,7 +107,7 @@ def chosen_doubt(rows: Sequence[Row]) -> dict[str, Any] | None:
     ranks = {}
     for name in DOUBTS:
         pairs = np.array([(quality_of(row), row[name]) for row in rows if "dice" in row and name in row])
-        if len(pairs) == len(rows) >= _FEWEST and np.isfinite(pairs).all() and (np.ptp(pairs, axis=0) > 0).all():
+        if len(pairs) == len(rows) >= _FEWEST and tells_apart(pairs):
             ranks[name] = spearman(pairs[:, 1], pairs[:, 0]).rho
     if not ranks:
         return None

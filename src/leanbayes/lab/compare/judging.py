@@ -95,7 +95,7 @@ def judge(
         before = len(cases.rows)
         cases.add(batch)
         if shown is not None:
-            shown.add(batch, cases.rows[before:])
+            shown.add(batch, cases.rows[before:], cases.doubt_about)
         collecting += time.perf_counter() - begin
         done += 1
         run.tell("evaluate", done, steps)

@@ -14,7 +14,7 @@ from leanbayes.metrics.boundary import boundary_bins
 from leanbayes.metrics.ranking import auroc
 from leanbayes.metrics.raters import generalised_energy_distance, rater_agreement
 
-__all__ = ["Segmentations", "dice_of_masks", "hausdorff95", "pairwise_dice"]
+__all__ = ["Segmentations", "dice_of_masks", "drawn_classes", "hausdorff95", "pairwise_dice"]
 
 Mask = NDArray[np.bool_]
 _MOST_CLASSES_OF_LESIONS = 5  # with the background
@@ -102,6 +102,17 @@ class Segmentations:
         return scores
 
 
+def drawn_classes(samples: Tensor | None) -> Tensor | None:
+    """Return the classes (draws, ...) that draws of probabilities (draws, C, ...) predict for one case.
+
+    A network without random weights repeats itself to the last bit. Its draws are one, or else they would agree about
+    every case, and the interval of a volume would have no width.
+    """
+    if samples is None:
+        return None
+    return (samples[:1] if bool((samples == samples[:1]).all()) else samples).argmax(1)
+
+
 def dice_of_masks(a: Tensor, b: Tensor, classes: int) -> Tensor:
     """Return the Dice of each pair of masks (N, ...), averaged over the foreground classes.
 
@@ -141,14 +152,15 @@ def hausdorff95(a: Tensor, b: Tensor, classes: int, spacing: tuple[float, ...]) 
 
     It is the number that MONAI's ``compute_hausdorff_distance`` gives: for each edge pixel of one mask the distance to
     the nearest edge pixel of the other, the 95th percentile of these, and the larger one of the two directions. The
-    mean over the foreground classes that both masks have is returned. It is 0 if neither mask has any foreground, and
-    NaN if no class is in both.
+    mean over the foreground classes that both masks have is returned. It is 0 if neither mask has any foreground, where
+    MONAI gives NaN, and NaN if no class is in both.
     """
+    # Why not MONAI's function itself: pictures need no MONAI, and its import takes seconds. A test compares the two.
     if not bool((a > 0).any()) and not bool((b > 0).any()):
         return 0.0
     distances = []
     for label in range(1, classes):
-        of_a, of_b = np.asarray(a == label), np.asarray(b == label)
+        of_a, of_b = ((mask == label).numpy(force=True) for mask in (a, b))  # scipy works on the host
         if of_a.any() and of_b.any():
             distances.append(_percentile_of_distance(of_a, of_b, spacing))
     return sum(distances) / len(distances) if distances else math.nan

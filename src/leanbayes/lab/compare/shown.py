@@ -5,7 +5,7 @@ is only known when all methods are judged, so each method keeps all cases of sma
 of large ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.evaluation.run import PredictedBatch
+from leanbayes.lab.compare.doubt import quality_of
 from leanbayes.lab.data.rated import Raters
 from leanbayes.lab.data.source import Cases
 from leanbayes.lab.data.task import Task, length
@@ -49,26 +50,29 @@ class ShownCases:
         self.kept: dict[str, Tensor] = {}
         self.seen = 0
 
-    def add(self, batch: PredictedBatch, rows: Sequence[Mapping[str, Any]]) -> None:
+    def add(
+        self, batch: PredictedBatch, rows: Sequence[Mapping[str, Any]], doubt: Callable[[dict[str, Any]], float]
+    ) -> None:
         """Take in one batch of the test set, in the order of the set.
 
         Args:
             batch: the batch and its prediction.
             rows: the scores of its cases.
+            doubt: the doubt about a case with these scores.
         """
         if batch.shifted is not None:
             return
         whole = isinstance(batch.inputs, Tensor) and batch.prediction.mean.dim() == batch.targets.dim() + 1
         for number, row in enumerate(rows):
             if "dice" in row and whole and self.seen + number in self.wanted:
-                self._keep(batch, number, row, self.seen + number)
+                self._keep(batch, number, (quality_of(row), doubt(dict(row))), self.seen + number)
         self.seen += len(rows)
 
     def arrays(self) -> dict[str, Tensor]:
         """Return the arrays of all cases so far, by the number of the case and what they hold."""
         return self.kept
 
-    def _keep(self, batch: PredictedBatch, number: int, row: Mapping[str, Any], index: int) -> None:
+    def _keep(self, batch: PredictedBatch, number: int, judged: tuple[float, float], index: int) -> None:
         prediction = batch.prediction
         x = batch.inputs[number] if self.plan is None else self.plan.original(batch.inputs[number])
         truth = batch.targets[number]
@@ -90,7 +94,7 @@ class ShownCases:
             "predicted": reduced_labels(guess[at], factor).astype(np.uint8),
             "total": reduced(total[at], factor).astype(np.float16),
             "epistemic": reduced(epistemic[at], factor).astype(np.float16),
-            "facts": np.array([row["dice"], row["total"], at, len(true), view.aspect], np.float32),
+            "facts": np.array([*judged, at, len(true), view.aspect], np.float32),
         }
         masks = None if self.raters is None else self.raters.of(index)[:_RATERS]
         if masks is not None and len(masks) > 1:

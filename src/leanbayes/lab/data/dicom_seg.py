@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leanbayes._files import write_bytes
-from leanbayes.errors import InputError, MissingPackage
+from leanbayes.errors import InputError, LeanBayesError, MissingPackage
 from leanbayes.lab.data.arrays import Array
 from leanbayes.lab.data.scans import Geometry
 
@@ -41,8 +41,21 @@ def write_dicom_seg(path: Path, labels: Array, geometry: Geometry, names: Sequen
         model: the SHA-256 of the file of the model.
 
     Raises:
-        InputError: the images lack something that the file must refer to.
+        InputError: the images lack something that the file must refer to, or highdicom cannot use what they have.
     """
+    try:
+        data = _encoded(labels, geometry, names, model)
+    except LeanBayesError:
+        raise
+    except Exception as error:  # what highdicom raises on unusual headers is not documented
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        where = geometry.files[0].parent
+        raise InputError(f"the series in {where} has headers of which no DICOM SEG can be made: {reason}") from error
+    write_bytes(path, data)
+
+
+def _encoded(labels: Array, geometry: Geometry, names: Sequence[str], model: str) -> bytes:
+    """Return the bytes of the file."""
     highdicom, codes = _highdicom()
     import pydicom
     from pydicom.uid import generate_uid
@@ -61,7 +74,7 @@ def write_dicom_seg(path: Path, labels: Array, geometry: Geometry, names: Sequen
         segments = [
             highdicom.seg.SegmentDescription(
                 segment_number=number,
-                segment_label=name[:_LONGEST],
+                segment_label=_label(name),
                 # DICOM wants a code for what a segment is, and the names of classes are free: tissue is always right.
                 segmented_property_category=codes.SCT.Tissue,
                 segmented_property_type=codes.SCT.Tissue,
@@ -87,7 +100,13 @@ def write_dicom_seg(path: Path, labels: Array, geometry: Geometry, names: Sequen
         )
         data = io.BytesIO()
         file.save_as(data)
-    write_bytes(path, data.getvalue())
+    return data.getvalue()
+
+
+def _label(name: str) -> str:
+    """A name as a label of DICOM, in which a backslash would divide two values, and control characters are forbidden."""
+    allowed = "".join("/" if character == "\\" else character if character.isprintable() else " " for character in name)
+    return allowed[:_LONGEST]
 
 
 def _check(images: Sequence[Any], files: Sequence[Path]) -> None:

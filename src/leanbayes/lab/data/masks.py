@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leanbayes.errors import InputError
 from leanbayes.lab.data.images import Size, TensorCache, Track, image_files, image_size, read_picture, untracked
+from leanbayes.lab.data.patients import composed
 from leanbayes.lab.data.splits import SPLITS, split_folders
 
 __all__ = ["MaskFiles", "RatedFiles", "empty_masks", "label_count", "mask_folders", "mask_pairs", "rated_files"]
@@ -71,7 +72,7 @@ def mask_pairs(images: Path, masks: Path) -> list[tuple[Path, Path]]:
     for stem, image in image_of.items():
         mask = _mask_of(stem, image, mask_of, masks)
         if mask is None:
-            raise InputError(f"image {image} has no mask in {masks}; its mask would be called {Path(stem).name}.png")
+            raise InputError(f"image {image} has no mask in {masks}; its mask would be called {stem}.png")
         pairs.append((image, mask))
     if mask_of:
         raise InputError(f"mask {next(iter(mask_of.values()))} has no image in {images}; add it or remove the mask")
@@ -97,7 +98,7 @@ def rated_files(images: Path, sets: Mapping[str, Path], raters: Sequence[Path]) 
     for name, top in sets.items():
         rated[name] = []
         for image in image_files(top):
-            stem = image.relative_to(images).with_suffix("").as_posix()
+            stem = _stem(image, images)
             masks = [_mask_of(stem, image, *pair) for pair in zip(mask_of, raters, strict=True)]
             if not any(masks):
                 raise InputError(f"image {image} has no mask of any rater; add one, or remove the image")
@@ -242,18 +243,23 @@ def _mask_of(stem: str, image: Path, mask_of: dict[str, Path], folder: Path) -> 
     if len(matching) > 1:
         raise InputError(
             f"image {image} has two masks, {matching[0].name} and {matching[1].name}, in {folder}; its mask would be "
-            f"called {Path(stem).name}.png"
+            f"called {stem}.png"
         )
     if matching and matching[0].suffix.lower() in (".jpg", ".jpeg"):
         raise InputError(f"mask {matching[0]} is a JPEG, which changes class indices near edges; save the masks as PNG")
     return matching[0] if matching else None
 
 
+def _stem(file: Path, folder: Path) -> str:
+    """Return the path of a file inside the folder, without the suffix."""
+    return composed(file.relative_to(folder).with_suffix("").as_posix())
+
+
 def _by_stem(files: Sequence[Path], folder: Path) -> dict[str, Path]:
     """Return files by their path inside the folder without the suffix; two files of one name are an error."""
     file_of: dict[str, Path] = {}
     for file in files:
-        stem = file.relative_to(folder).with_suffix("").as_posix()
+        stem = _stem(file, folder)
         if stem in file_of:
             raise InputError(f"{file_of[stem]} and {file} have the same name; keep one of them")
         file_of[stem] = file

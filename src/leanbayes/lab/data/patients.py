@@ -1,6 +1,7 @@
 """Patients and subgroups: what each example belongs to, from a CSV file or from the name of its file."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -8,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from leanbayes.errors import InputError
 from leanbayes.lab.data.tables import read_csv
 
-__all__ = ["PatientOf", "Patients", "one_case_each", "patients_from", "subgroups_from", "without_suffix"]
+__all__ = ["PatientOf", "Patients", "composed", "one_case_each", "patients_from", "subgroups_from", "without_suffix"]
 
 PatientOf = Callable[[str], str]
 """Returns the patient of the example with this name. A name is the path of a file below the folder of its set."""
@@ -66,14 +67,14 @@ def _labels_from(text: str, option: str, word: str) -> Patients:
     if text.lower().endswith(".csv"):
         return _from_table(Path(text), option, word)
     try:
-        pattern = re.compile(text)
+        pattern = re.compile(composed(text))
     except re.error as error:
         raise InputError(f"{option}={text!r} is neither a .csv file nor a pattern that can be used: {error}") from error
     if pattern.groups > 1:
         raise InputError(f"{option}={text!r} has {pattern.groups} groups in parentheses; put one around the {word}")
 
     def of(name: str) -> str | None:
-        match = pattern.search(name)
+        match = pattern.search(composed(name))
         return None if match is None else match[pattern.groups]
 
     return Patients(of, f"{option}={text!r}", "give a pattern that occurs in every name, or a .csv file", word)
@@ -87,6 +88,17 @@ def one_case_each(patients: Sequence[str]) -> str | None:
         f"each of the {len(patients)} patients has one case only, so groups change nothing; check them if some "
         "patients should have several"
     )
+
+
+def composed(name: str) -> str:
+    """Return a name in which an accent and its letter are one character, so that names compare as they look.
+
+    Names that were copied from a Mac may have an accent as a character of its own, and other programs write one.
+
+    >>> composed("a\\u0308") == "\\u00e4"
+    True
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def without_suffix(name: str) -> str:
@@ -110,10 +122,12 @@ def _from_table(path: Path, option: str, word: str) -> Patients:
     column = word if word in table.names[1:] else table.names[1]
     patient_of: dict[str, str] = {}
     for name, patient in zip(table.texts(table.names[0]), table.texts(column), strict=True):
-        if patient_of.setdefault(name, patient) != patient:
-            raise InputError(f"{path} gives {name} two {word}s, {patient_of[name]} and {patient}; keep one of them")
+        if patient_of.setdefault(composed(name), patient) != patient:
+            known = patient_of[composed(name)]
+            raise InputError(f"{path} gives {name} two {word}s, {known} and {patient}; keep one of them")
 
     def of(name: str) -> str | None:
+        name = composed(name)
         plain = without_suffix(name)
         spellings = (name, plain, PurePosixPath(name).name, PurePosixPath(plain).name)
         return next((patient_of[spelling] for spelling in spellings if spelling in patient_of), None)

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._files import write_file
 from leanbayes.errors import FileError, InputError, LeanBayesError, MissingPackage
 from leanbayes.lab.data.arrays import Array
 from leanbayes.lab.data.expansion import largest_expansion
@@ -35,6 +36,7 @@ __all__ = [
 
 NIFTI = (".nii", ".nii.gz")
 DICOM = (".dcm", ".dicom", ".ima")
+_DEFLATED = "1.2.840.10008.1.2.1.99"  # the transfer syntax
 _SMALL = 32767  # integers up to here fit in 16 bits
 
 
@@ -180,9 +182,7 @@ def write_nifti(path: Path, values: Array, geometry: Geometry) -> None:
         header.set_data_dtype(turned.dtype)
         header["scl_slope"], header["scl_inter"], header["cal_min"], header["cal_max"] = 1, 0, 0, 0
         image = nibabel.Nifti1Image(turned, None, header)
-    partial = path.with_name(f".{path.name.removesuffix('.nii.gz')}.partial.nii.gz")
-    nibabel.save(image, partial)
-    partial.replace(path)
+    write_file(path, lambda temporary: nibabel.save(image, temporary))
 
 
 def _read_nifti(path: Path) -> tuple[Array, Geometry]:
@@ -190,7 +190,9 @@ def _read_nifti(path: Path) -> tuple[Array, Geometry]:
     shape = tuple(image.shape)
     if len(shape) not in (2, 3, 4) or min(shape, default=0) < 1:
         raise InputError(f"scan {path} has the shape {shape}; it must have two or three axes, and channels may follow")
-    if int(np.prod(shape, dtype=np.float64)) > largest_expansion(path.stat().st_size):
+    scaled = (image.dataobj.slope, image.dataobj.inter) != (1, 0)  # then nibabel makes float64 of whole numbers
+    bytes_each = max(image.get_data_dtype().itemsize, 8 if scaled else 1)
+    if np.prod(shape, dtype=np.float64) * bytes_each > largest_expansion(path.stat().st_size):
         raise FileError(f"{path} claims {shape} voxels, more than a file of its size may unpack to; copy it again")
     values = np.asanyarray(image.dataobj)
     values = values.reshape(*shape, *(1 for _ in range(4 - len(shape))))
@@ -211,7 +213,7 @@ def _read_dicom(path: Path) -> tuple[Array, Geometry]:
     files = [path] if path.is_file() else [file for file in sorted(path.iterdir()) if _is_dicom(file)]
     if not files:
         raise InputError(f"{path} has no DICOM files; give a folder that holds a series")
-    images = [_pydicom().dcmread(file) for file in files]
+    images = [_dicom(file) for file in files]
     first = images[0]
     for file, image in zip(files, images, strict=True):
         _check_image(file, image, first, files[0])
@@ -240,6 +242,8 @@ def _check_image(file: Path, image: Any, first: Any, first_file: Path) -> None:
     for name in needed:
         if name not in image:
             raise InputError(f"DICOM file {file} has no {name}, so nobody knows where its pixels lie; remove it")
+    if 8 * int(image.Rows) * int(image.Columns) > largest_expansion(file.stat().st_size):  # its numbers become float64
+        raise FileError(f"DICOM file {file} claims {image.Rows}x{image.Columns} pixels, more than its size allows")
     if int(image.get("NumberOfFrames", 1)) > 1 or int(image.get("SamplesPerPixel", 1)) > 1:
         raise InputError(f"DICOM file {file} holds several frames or colours; save one grey image in each file")
     for name in ("SeriesInstanceUID", "Rows", "Columns", "PixelSpacing", "ImageOrientationPatient"):
@@ -278,10 +282,18 @@ def _is_dicom(path: Path) -> bool:
         return file.read(132)[128:] == b"DICM"
 
 
+def _dicom(path: Path, **options: Any) -> Any:
+    """Read a DICOM file. One that is deflated as a whole states no size, and could unpack to a thousand times of it."""
+    pydicom = _pydicom()
+    if pydicom.filereader.read_file_meta_info(path).get("TransferSyntaxUID") == _DEFLATED:
+        raise InputError(f"DICOM file {path} is deflated as a whole; save it without that, such as with gdcmconv --raw")
+    return pydicom.dcmread(path, **options)
+
+
 def _series_of(path: Path) -> str:
     try:
         with _quietly():
-            header = _pydicom().dcmread(path, stop_before_pixels=True, specific_tags=["SeriesInstanceUID"])
+            header = _dicom(path, stop_before_pixels=True, specific_tags=["SeriesInstanceUID"])
             return str(header.get("SeriesInstanceUID", ""))
     except LeanBayesError:
         raise

@@ -106,12 +106,13 @@ def csv_safe(cell: object) -> str:
     """Return the text of a cell for a CSV file, such that no spreadsheet takes it for a formula.
 
     A spreadsheet runs a cell that begins with =, +, - or @ when someone opens the file, and such a cell can come from
-    the name of a file or of a class. The function puts an apostrophe before it. Numbers stay as they are.
+    the name of a file or of a class. The function puts an apostrophe before it. Numbers stay as they are. Bytes in the
+    name of a file that are no UTF-8 are written as hexadecimal numbers.
 
     >>> csv_safe("=1+1"), csv_safe("cat"), csv_safe(-1.5), csv_safe("+2e-3")
     ("'=1+1", 'cat', '-1.5', '+2e-3')
     """
-    text = str(cell)
+    text = str(cell).encode("utf-8", "backslashreplace").decode("utf-8")
     begins = text.startswith(_FORMULA_STARTS) or text.lstrip().startswith(_FORMULA_STARTS)
     return f"'{text}" if begins and not is_number(text) else text
 

@@ -52,6 +52,11 @@ class ConformalRecipe(OnTop):
     risk: str | None = option(
         None, "What masks may lose: false_negatives (the usual one), missed_lesions, false_positives or dice."
     )
+    inner: float | None = option(
+        None,
+        "What inner masks may mark wrongly, as a share of the size of the truth. By default there are no inner masks.",
+        within="(0, 1)",
+    )
     confidence: float | None = option(
         None,
         "The share of calibrations whose masks must keep their promise. By default the promise is about the mean.",
@@ -79,8 +84,10 @@ class ConformalRecipe(OnTop):
             as_interval_score(self.score or _USUAL[kind])
         elif self.score is not None:
             raise InputError(f"conformal:score={self.score} is for classes and numbers, and these data are {kind}")
-        if kind in _USUAL and not (self.risk is None and self.confidence is None):
-            raise InputError(f"conformal:risk and conformal:confidence are for masks and labels, not for {kind}")
+        if kind in _USUAL and not (self.risk is None and self.inner is None and self.confidence is None):
+            raise InputError(
+                f"conformal:risk, conformal:inner and conformal:confidence are for masks and labels, not for {kind}"
+            )
         if kind not in _USUAL:
             self._masks(nn.Identity(), task)
         if self.per == "class" and kind != "classes":
@@ -94,13 +101,14 @@ class ConformalRecipe(OnTop):
         self._check_count(kind, division)
 
     def _check_count(self, kind: str, division: Division) -> None:
-        needed = fewest_scores(self.level)
+        highest = max(self.level, 0 if self.inner is None else round(1 - self.inner, 12))
+        needed = fewest_scores(highest)
         by_patient = kind not in _USUAL and division.patients is not None
         count = len(set(division.patients or ())) if by_patient else len(division.rows)
         if count < needed:
             raise InputError(
                 f"conformal:share={self.share:g} of the {division.total} validation examples are {count} "
-                f"{'patients' if by_patient else 'examples'}; the level {self.level:g} needs at least {needed} for the "
+                f"{'patients' if by_patient else 'examples'}; the level {highest:g} needs at least {needed} for the "
                 "calibration"
             )
         if self.per == "group" and division.subgroups is not None:
@@ -127,7 +135,9 @@ class ConformalRecipe(OnTop):
     def _masks(self, model: nn.Module, task: Task) -> RiskControl:
         level = round(1 - self.level, 12)
         risk = self.risk or "false_negatives"
-        return RiskControl(model, risk, level, confidence=self.confidence, likelihood=task.likelihood)
+        return RiskControl(
+            model, risk, level, inner=self.inner, confidence=self.confidence, likelihood=task.likelihood
+        )
 
 
 def _tracked(data: Dataset[Any], run: Run, whole_images: bool) -> Tracked:

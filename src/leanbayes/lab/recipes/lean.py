@@ -14,16 +14,14 @@ from leanbayes.lab.recipes.base import Recipe, Run, option
 from leanbayes.lab.recipes.lean_calibration import calibrate
 from leanbayes.lab.recipes.options import check_within
 from leanbayes.likelihood import Categorical, Likelihood
-from leanbayes.optim import NaturalGradients
 from leanbayes.posteriors import Normal
 from leanbayes.prediction import in_eval, laws_of
 from leanbayes.propagate import Sample, as_propagation
 from leanbayes.subspace import Subspace, everything, sensitivity, top_k
-from leanbayes.train import Optimization
+from leanbayes.train import LeanTraining, Optimization
 
 __all__ = ["Lean"]
 
-_START_FOR_CLASSES, _START_FOR_NUMBERS = (0.5, 1.5), (0.1, 5.0)  # the noise, and how far the curvature forgets it
 _PRETRAIN = 0.3
 
 
@@ -32,14 +30,11 @@ class Lean(Recipe):
     """All weights are random, Adam trains the means, curvature the scales, and one pass of moments predicts.
 
     A training step costs one forward and one backward pass, as for the plain network. The halves of a batch see
-    mirrored draws, m + Δ and m − Δ, which batch norm does not undo. The learning rate stays constant, and the means of
-    the last steps are averaged. After training, the validation set decides two numbers: how wide the posterior is, and
-    the temperature of the logits or the factor of the predicted noise.
-
-    **Numbers need less noise than classes at the start.** The loss of a classifier has a curvature of at most a quarter
-    of the squared slope of its logits. The loss of a regression has 1/s² times the squared slope, and the noise s of
-    the targets may be as small as it likes. So networks for numbers start with a fifth of the noise, and their
-    curvature forgets its start sooner.
+    mirrored draws, m + Δ and m − Δ, which batch norm does not undo. For classes, labels and pixels the learning rate
+    stays constant, and the means of the last steps are averaged. For numbers the learning rate falls, and the epoch
+    with the least validation loss is kept. After training, the validation set decides two numbers: how wide the
+    posterior is, and the temperature of the logits or the factor of the predicted noise.
+    `leanbayes.train.LeanTraining` has the numbers and their reasons.
     """
 
     name = "lean"
@@ -57,17 +52,18 @@ class Lean(Recipe):
     )
     lr: float | None = option(
         None,
-        "The learning rate after pretraining, which stays constant; by default the budget's.",
+        "The learning rate after pretraining; by default the budget's.",
         within="(0, inf)",
     )
-    average: float = option(
-        0.5,
-        "The share of the steps after pretraining, at the end, over which the means are averaged. 0 keeps the last "
-        "means, and the learning rate then falls to 0 as a cosine.",
+    average: float | None = option(
+        LeanTraining.average,
+        "The share of the steps after pretraining, at the end, over which the means are averaged, while the learning "
+        "rate is constant. With 0 the learning rate falls to 0 as a cosine, and the epoch with the least validation "
+        "loss is kept. By default it is 0.5 for classes, labels and pixels, and 0 for numbers.",
         within="[0, 1)",
     )
     temperature: float = option(
-        0.1,
+        LeanTraining.temperature,
         "The temperature of the posterior in training: the effective number of examples is the number of examples "
         "divided by it. The recipe +temperature is another thing: it divides the logits after training.",
         within="(0, inf)",
@@ -85,7 +81,7 @@ class Lean(Recipe):
         within="(0, inf)",
     )
     weight_decay: float = option(
-        1e-4,
+        LeanTraining.weight_decay,
         "The weight decay δ of the random weights. It stands for the prior N(0, 1/(λδ)), with λ the effective number "
         "of examples.",
         within="(0, inf)",
@@ -118,22 +114,10 @@ class Lean(Recipe):
             plain_lr: the learning rate of the plain network.
             likelihood: what the outputs mean, which decides the start of the noise.
         """
-        noise, forget = _START_FOR_CLASSES if likelihood.has_logits else _START_FOR_NUMBERS
-        forget = forget if self.forget is None else self.forget
-        natural = NaturalGradients(
-            temperature=self.temperature,
-            relative_scale=noise if self.noise is None else self.noise,
-            beta2=1 - min(forget / steps, 0.1),
-            means="adam",
-            average=self.average,
-        )
-        return {
-            "optimizer": natural,
-            "lr": plain_lr if self.lr is None else self.lr,
-            "weight_decay": self.weight_decay,
-            "schedule": "constant" if self.average else "cosine",
-            "patience": None,  # there is no best epoch to wait for: the average, or the last epoch, is kept
-        }
+        training = LeanTraining(self.average, self.temperature, self.noise, self.forget, self.weight_decay)
+        made = training.optimization(steps, plain_lr if self.lr is None else self.lr, likelihood)
+        fixed = {name: getattr(made, name) for name in ("optimizer", "lr", "weight_decay", "schedule")}
+        return fixed | {"patience": None}  # the whole schedule of the learning rate, or of the average, is wanted
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train means and scales, then choose the width and the temperature on the validation set."""
@@ -155,7 +139,8 @@ class Lean(Recipe):
         self._choose_prediction(bnn, task, run)
         steps = rest * len(run.loader(task.train))
         how = self.optimization(steps, run.budget.lr, task.likelihood)
-        run.fit(bnn, task, self.name, rest, optimization=how, validate=None)
+        averages = how["optimizer"].average > 0  # averages have no best epoch
+        run.fit(bnn, task, self.name, rest, optimization=how, **({"validate": None} if averages else {}))
         if not self.calibrate:
             return bnn
         with run.charged():

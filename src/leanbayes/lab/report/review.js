@@ -68,7 +68,7 @@ function showCase(index) {
     ...item.paths.map((path) => {
       const line = document.createElementNS(svg, "path");
       line.setAttribute("stroke", path.colour);
-      if (path.dashed) line.setAttribute("stroke-dasharray", "4 4");
+      if (path.line !== "solid") line.setAttribute("stroke-dasharray", path.line === "dashed" ? "6 4" : "0.1 4");
       return line;
     }),
   );
@@ -88,8 +88,9 @@ function fillLegend(item) {
         else hiddenOutlines.add(path.name);
         showSlice(slice);
       });
-      const swatch = make("span", { className: path.dashed ? "swatch dashed" : "swatch" });
+      const swatch = make("span", { className: "swatch" });
       swatch.style.borderColor = path.colour;
+      swatch.style.borderTopStyle = path.line;
       const label = make("label");
       label.append(box, swatch, make("span", { textContent: path.name }));
       return label;

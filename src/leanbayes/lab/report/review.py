@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ _IN_PAGE = 24 * 2**20  # bytes of pictures in the page itself
 _OURS = re.compile(r"^\d{4,}_(image|total|epistemic)\.webp$|^\.\d{4,}_epistemic\.npz$")
 _ORDERS = {
     "draw_disagreement": "Disagreement of draws",
+    "expected_dice_loss": "Expected loss of Dice",
     "total": "Total uncertainty",
     "epistemic": "Epistemic uncertainty",
 }
@@ -50,7 +52,7 @@ class ReviewCase:
         view: how the arrays become slices.
         doubts: what the case can be ordered by; see the columns of ``predictions.csv``.
         facts: lines about the case: a label and a text each.
-        masks: further masks that are outlined, by name, such as the outer mask of conformal risk control.
+        masks: further masks that are outlined, by name: the outer and the inner mask of conformal risk control.
     """
 
     name: str
@@ -104,7 +106,7 @@ class Review:
                 "name": case.name,
                 "facts": [list(fact) for fact in case.facts],
                 "doubts": {name: value for name, value in case.doubts.items() if np.isfinite(value)},
-                "note": thin.words,
+                "note": " ".join(filter(None, (self._nothing(case.labels), thin.words))),
                 "slices": len(labels),
                 "step": thin.step,
                 "columns": sheet_columns(len(labels)),
@@ -137,7 +139,7 @@ class Review:
             for kind in ("image", "total", "epistemic"):
                 file = self.pictures / f"{index:04}_{kind}.webp"
                 case[kind] = _data_address(file) if embedded else f"{self.pictures.name}/{file.name}"
-        orders = {name: title for name, title in _ORDERS.items() if all(name in case["doubts"] for case in self.cases)}
+        orders = self._orders()
         first = next(iter(orders), "")
         self.cases.sort(key=lambda case: -case["doubts"].get(first, 0))
         # JSON may hold half of a surrogate pair, which is no text; it becomes a question mark.
@@ -145,6 +147,15 @@ class Review:
         if embedded:
             self._clear()
         return self.page
+
+    def _orders(self) -> dict[str, str]:
+        """What the cases can be ordered by: doubts that all of them have and that differ, unless there is one case."""
+        values = {name: {case["doubts"].get(name) for case in self.cases} for name in _ORDERS}
+        return {
+            name: title
+            for name, title in _ORDERS.items()
+            if None not in values[name] and (len(values[name]) > 1 or len(self.cases) == 1)
+        }
 
     def _html(self, orders: Mapping[str, str], about: Sequence[tuple[str, str]], embedded: bool) -> str:
         style, script = package_text("review.css"), package_text("review.js")
@@ -168,21 +179,25 @@ class Review:
             },
         )
 
+    def _nothing(self, labels: Values) -> str:
+        """Say so if nothing is predicted, because a picture without an outline looks like one that is switched off."""
+        return "" if (labels > 0).any() else f"The model predicts no {' or '.join(self.classes[1:])} in this case."
+
     def _paths(self, labels: Values, masks: Mapping[str, Values]) -> list[dict[str, Any]]:
-        """The outline of each class in each slice, and those of further masks, which are dashed."""
+        """The outline of each class in each slice, and those of further masks, which are dashed or dotted."""
         paths = [
             {
                 "name": name,
                 "colour": OUTLINES[(label - 1) % len(OUTLINES)],
-                "dashed": False,
+                "line": "solid",
                 "slices": [outline(plane == label) for plane in labels],
             }
             for label, name in enumerate(self.classes)
             if label > 0
         ]
-        for name, mask in masks.items():
+        for (name, mask), line in zip(masks.items(), cycle(("dashed", "dotted"))):
             slices = [outline(plane > 0) for plane in mask]
-            paths.append({"name": name, "colour": OUTLINES[-1], "dashed": True, "slices": slices})
+            paths.append({"name": name, "colour": OUTLINES[-1], "line": line, "slices": slices})
         return paths
 
     def _clear(self) -> None:

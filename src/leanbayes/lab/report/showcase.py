@@ -58,6 +58,7 @@ def showcase(names: Sequence[str], cases: Sequence[Mapping[str, Any]], arrays: A
     legend = [LegendEntry(PREDICTED, "━", "predicted"), LegendEntry(TRUE, "━", "true")]
     if any(view.raters is not None for view in shown):
         legend.append(LegendEntry("var(--muted)", "┅", "other raters"))
+    raters = " Dice is the mean over all raters of a case." if any(view.raters is not None for view in shown) else ""
     many = f" Of large test sets {len(by_case)} random cases are looked at." if len(cases) < _tested(arrays) else ""
     return Section(
         "showcase",
@@ -66,7 +67,7 @@ def showcase(names: Sequence[str], cases: Sequence[Mapping[str, Any]], arrays: A
         "Below it are the total (left) and the epistemic uncertainty (right), on scales that all methods share. "
         "Where an outline is wrong and the maps are dark, the method errs without a warning. Worst, median and best "
         "are by the mean Dice over the methods. A surprising case has the lowest Dice of those that a method is surer "
-        f"of than of half.{many}",
+        f"of than of half, by its own score of doubt.{raters}{many}",
         tuple(panels),
         tuple(legend),
         tuple(
@@ -150,7 +151,7 @@ def _portrait(case: str, method: str, view: _Shown, highest: Mapping[str, float]
     for mask in () if view.raters is None else view.raters:
         lines.append(Outline(_outlines(mask), RATER, "thin"))
     lines += [Outline(_outlines(view.truth), TRUE), Outline(_outlines(view.predicted), PREDICTED)]
-    note = f"Dice {view.dice:.2f}, doubt {view.doubt:.3f} nats"
+    note = f"Dice {view.dice:.2f}, doubt {view.doubt:.3f}"
     height, width = view.truth.shape
     return Portrait(
         title=method,

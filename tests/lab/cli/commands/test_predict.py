@@ -224,13 +224,21 @@ def test_scans_come_back_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_review_outlines_the_masks_that_carry_a_guarantee(squares: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(squares)
-    recipe = "deterministic+conformal:level=0.5,share=0.5"
+    recipe = "deterministic+conformal:level=0.5,share=0.5,inner=0.5"
     run("train", "--data", "images", "--masks", "masks", "--recipe", recipe, "--out", "run", *QUICK, "--epochs", "12")
     run("predict", "run/model.lb", "images", "--out", "said", "--quiet", "--review")
     reviewed = reviewed_cases(squares / "said" / "review.html")
     assert len(reviewed) == 16
     predictor, preparation, _ = read_model(squares / "run" / "model.lb")
     for case in reviewed[:3]:
-        assert [path["name"] for path in case["paths"]] == ["foreground", "outer mask, guaranteed"]
+        assert [path["name"] for path in case["paths"]] == [
+            "foreground",
+            "outer mask: false negatives at most 50 % on average",
+            "inner mask: false positives at most 50 % on average",
+        ]
         ((_, x),) = preparation.inputs(squares / "images" / case["name"])
-        assert case["paths"][1]["slices"] == [outline(np.asarray(predictor.masks(x[None])[0]))]
+        inner, outer = predictor.nested(x[None])
+        assert [path["slices"] for path in case["paths"][1:]] == [[outline(np.asarray(m[0]))] for m in (outer, inner)]
+    assert {"total", "epistemic", "expected_dice_loss"} == reviewed[0]["doubts"].keys()
+    losses = [case["doubts"]["expected_dice_loss"] for case in reviewed]
+    assert losses == sorted(losses, reverse=True)  # a network without draws orders the cases by what Dice they may lose

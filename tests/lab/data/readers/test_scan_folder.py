@@ -132,3 +132,15 @@ def test_masks_that_are_missing_or_empty(tmp_path: Path) -> None:
     nifti(top / "masks" / "p0_1.nii.gz", np.zeros((12, 14, 10), np.uint8), rotated())
     nifti(top / "masks" / "more.nii.gz", np.zeros((12, 14, 10), np.uint8), rotated())
     refused("has no scan in", top)
+
+
+def test_names_of_scans_match_as_they_look(tmp_path: Path) -> None:
+    """The accent of a name may be a character of its own, or one with its letter."""
+    top = ball_tree(tmp_path)
+    for folder, accent in (("images", "\u00e4"), ("masks", "a\u0308")):
+        for file in sorted((top / folder).iterdir()):
+            file.rename(file.with_name(f"{accent}{file.name}"))
+    table = tmp_path / "patients.csv"
+    table.write_text("name,patient\n" + "".join(f"a\u0308p{k // 2}_{k}.nii.gz,{k // 2}\n" for k in range(8)))
+    source = read(top / "images", masks=top / "masks", groups=str(table))
+    assert len(set(source.test.cases.patients) | set(source.train.cases.patients)) > 1

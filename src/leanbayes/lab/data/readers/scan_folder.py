@@ -10,7 +10,7 @@ from leanbayes.errors import InputError
 from leanbayes.lab.data.folders import class_folders
 from leanbayes.lab.data.images import Size
 from leanbayes.lab.data.masks import empty_masks, label_count, mask_folders
-from leanbayes.lab.data.patients import PatientOf, patients_from, subgroups_from, without_suffix
+from leanbayes.lab.data.patients import PatientOf, composed, patients_from, subgroups_from, without_suffix
 from leanbayes.lab.data.preparation import Preparation, statistics
 from leanbayes.lab.data.rated import rated_sets
 from leanbayes.lab.data.reader import Reader, ReadOptions
@@ -132,7 +132,8 @@ def _rated(top: Path, images: Path, raters: Sequence[Path]) -> list[RatedScan]:
     for folder in raters:
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder} of masks; give one that exists")
-        mask_of.append({without_suffix(file.relative_to(folder).as_posix()): file for file in scan_files(folder)})
+        files = ((file.relative_to(folder).as_posix(), file) for file in scan_files(folder))
+        mask_of.append({composed(without_suffix(name)): file for name, file in files})
         if not mask_of[-1]:
             raise InputError(f"{folder} has no masks ({' '.join(NIFTI)}); add them, or leave this rater out")
     rated: list[RatedScan] = []
@@ -152,9 +153,8 @@ def _rated(top: Path, images: Path, raters: Sequence[Path]) -> list[RatedScan]:
 
 
 def _stem(scan: Path, images: Path) -> str:
-    name = (
-        without_suffix(scan.relative_to(images).as_posix()) if scan.is_file() else scan.relative_to(images).as_posix()
-    )
+    name = composed(scan.relative_to(images).as_posix())
+    name = without_suffix(name) if scan.is_file() else name
     if name.endswith(_SECOND_CHANNEL):
         raise InputError(
             f"{scan} is a second channel in a file of its own; save all channels in one file, (X, Y, Z, C)"
