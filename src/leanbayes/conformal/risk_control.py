@@ -153,7 +153,8 @@ class RiskControl(Conformal):
         if not safe:
             raise InputError(
                 f"masks that hold {'every pixel' if falls else 'no pixel'} have a mean loss {risk.name!r} of "
-                f"{means[0 if falls else -1].item():.3f}, which is too much for the level {level:g}; allow a higher risk"
+                f"{means[0 if falls else -1].item():.3f}, which is too much for the level {level:g}; allow a higher "
+                "risk"
             )
 
     def _in_order(self, means: Tensor, count: int, risk: Risk, level: float, grid: Tensor, error: float) -> Tensor:
@@ -295,8 +296,8 @@ class RiskControl(Conformal):
         outside = counted & ((target < 0) | (target >= classes))
         if outside.any():
             raise InputError(
-                f"the predictor gives {classes} classes, so masks must hold numbers from 0 to {classes - 1}, and one is "
-                f"{int(target[outside][0])}; name a value that does not count: Categorical(ignore_index=...)"
+                f"the predictor gives {classes} classes, so masks must hold numbers from 0 to {classes - 1}, and one "
+                f"is {int(target[outside][0])}; name a value that does not count: Categorical(ignore_index=...)"
             )
         truth = target != 0 if self.foreground is None else target == self.foreground
         return truth, counted

@@ -136,7 +136,7 @@ CONFORMAL_EMPTY = Metric(
 )
 CONFORMAL_SIZE = Metric(
     "conformal_size",
-    "low",
+    None,  # a method that covers too little has small sets; size_at_90 compares methods at equal coverage
     "Conformal size",
     "The mean number of classes in a conformal set, or the mean width of a conformal interval. Methods with another "
     "level or coverage do not compare by it.",
@@ -157,7 +157,7 @@ CONFORMAL_GROUP_RISK = Metric(
 )
 CONFORMAL_MARKED = Metric(
     "conformal_marked",
-    "low",
+    None,
     "Conformal share marked",
     "The mean share of an image (or of its labels) that conformal masks mark. Methods with another level or risk do "
     "not compare by it.",

@@ -49,3 +49,12 @@ def test_pooling_of_uneven_blocks_loses_no_weight():
 def test_bin_shares_sum_to_one_whatever_lies_outside():
     shares = plots.bin_shares(np.array([-1.0, 0.0, 0.5, 1.0, 7.0]), 1.0, bins=2)
     assert shares.tolist() == [0.4, 0.6]
+
+
+def test_ticks_of_ranges_that_are_close_can_be_told_apart():
+    middles = np.array([1.9331, 1.9382, 1.9471])
+    figure = plots.ranges(["a", "b", "c"], middles, middles, middles, "size", np.nan)
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    assert len(labels) > 1
+    assert len(set(labels)) == len(labels)

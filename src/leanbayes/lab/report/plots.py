@@ -8,7 +8,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
 
 from leanbayes.lab.report.read import Numbers
 from leanbayes.lab.report.render import GRID, INK
@@ -210,7 +210,7 @@ def ranges(names: Sequence[str], lows: Numbers, middles: Numbers, highs: Numbers
     axes.margins(x=0.08)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    axes.xaxis.set_major_formatter(ScalarFormatter(useOffset=False))  # as many digits as tell the ticks apart
     return figure
 
 
