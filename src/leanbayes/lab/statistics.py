@@ -323,7 +323,7 @@ def spearman(a: Values, b: Values) -> Spearman:
 
 
 def spearman_over_groups(a: Values, b: Values, groups: Sequence[Hashable], level: float = 0.95) -> Interval:
-    """Return Spearman's correlation and its bootstrap interval over groups, such as patients, whose values may be alike.
+    """Return Spearman's correlation and its bootstrap interval over groups, such as patients.
 
     Each of 2,000 resamples draws as many groups as there are, with replacement and with all their pairs. The ends of
     the interval are percentiles of the correlations. Resamples in which one of the two is constant are left out.

@@ -51,7 +51,8 @@ def test_lidc_as_one_file_of_arrays(tmp_path: Path) -> None:
     folders = write_lidc(tmp_path, tmp_path / "files", slices=2, side=10)
     with np.load(tmp_path / "lidc.npz") as arrays:
         assert arrays["y"].shape == (len(arrays["x"]), len(folders) - 1, 10, 10)
-        planes = {(who, x.tobytes(), y.tobytes()) for who, x, y in zip(arrays["patient"], arrays["x"], arrays["y"])}
+        rows = zip(arrays["patient"], arrays["x"], arrays["y"], strict=True)
+        planes = {(who, x.tobytes(), y.tobytes()) for who, x, y in rows}
     for file in folders[0].iterdir():
         masks = np.stack([np.asarray(Image.open(folder / file.name)) // 255 for folder in folders[1:]])
         who = file.name[1:].split("_")[0]

@@ -129,3 +129,13 @@ def test_a_case_in_which_nothing_is_predicted_says_so(tmp_path: Path) -> None:
     review.add(replace(case, labels=0 * case.labels))
     notes = [shown["note"] for shown in cases_of(review.write())]
     assert notes == ["", "The model predicts no b or c in this case."]
+
+
+def test_rounding_errors_are_not_drawn_as_doubt(tmp_path: Path) -> None:
+    """The epistemic uncertainty of a plain network is about 1e-8 nats: its map is dark, not scaled to its maximum."""
+    review = Review(tmp_path, ("a", "b", "c"), math.log(3))
+    case = volume("one", 0.5)
+    review.add(replace(case, epistemic=1e-8 * case.total))
+    (shown,) = cases_of(review.write())
+    assert pixels_of(shown["epistemic"])[..., 3].max() <= 1  # the opacity
+    assert pixels_of(shown["total"])[..., 3].max() > 100

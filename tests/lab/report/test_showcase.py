@@ -81,3 +81,10 @@ def test_a_sample_of_a_large_set_says_so() -> None:
 def test_arrays_that_do_not_fit_are_refused(key: str, array: np.ndarray) -> None:
     with pytest.raises(FileError, match="compare again"):
         showcase(["a"], CASES, kept("a", **{f"a/shown/0/{key}": array}))
+
+
+def test_rounding_errors_have_no_scale_of_their_own() -> None:
+    arrays = kept("a")
+    for key in [key for key in arrays.by_key if key.endswith("/epistemic")]:
+        arrays.by_key[key] = arrays.by_key[key] * 0 + 1e-7
+    assert [ramp.high for ramp in showcase(["a"], CASES, arrays).ramps] == ["0.35 nats", "0.0035 nats"]

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from leanbayes._catalogue import Catalogue
+from leanbayes.lab.cli.lines import print_line
 from leanbayes.lab.cli.progress import Bars
 
 __all__ = ["COMMANDS", "Command", "Result", "Session", "print_line"]
@@ -75,8 +76,3 @@ COMMANDS: Catalogue[Command[Any]] = Catalogue(
     group="leanbayes.commands",
 )
 """Every command by name."""
-
-
-def print_line(console: Console, text: str) -> None:
-    """Print a line as it is: brackets and numbers in it are neither markup nor highlighted."""
-    console.print(text, markup=False, highlight=False)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from leanbayes.errors import LeanBayesError, UnknownName
 from leanbayes.lab.cli.command import COMMANDS, Command, Session
+from leanbayes.lab.cli.lines import print_line
 from leanbayes.lab.cli.parser import in_shell_words, option_names, parse_arguments
 from leanbayes.lab.cli.progress import bars
 from leanbayes_cli import overview
@@ -75,12 +76,12 @@ def _run(command: Command[Any], words: list[str]) -> int:
 
 
 def _console() -> Console:
-    console = Console(soft_wrap=True)
+    console = Console()
     return console if console.is_terminal else Console(width=200)  # a file or a pipe has no width
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(f"leanbayes: {message}", markup=False, highlight=False)
+    print_line(Console(stderr=True), f"leanbayes: {message}")
 
 
 def _overview() -> str:

@@ -24,6 +24,8 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from leanbayes.lab.cli.lines import print_line
+
 if TYPE_CHECKING:
     from leanbayes.lab.compare import Event
     from leanbayes.train import Epoch
@@ -139,7 +141,7 @@ class Bars:
                 setattr(self, name, None)
 
     def _print(self, line: str) -> None:
-        self.progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(self.progress.console, line)
 
 
 @contextmanager

@@ -26,6 +26,9 @@ _DOUBTS = {
 }
 
 
+_ROUNDING = 1e-6  # below it lie the rounding errors of a network without random weights
+
+
 class Reviewer:
     """Hands predictions to the review page.
 
@@ -52,7 +55,7 @@ class Reviewer:
         """
         labels = _array(prediction.mean[0].argmax(0))
         doubts = {name: float(row[name]) for name in _DOUBTS if row.get(name)}
-        facts = [(title, f"{doubts[name]:.3g}") for name, title in _DOUBTS.items() if name in doubts]
+        facts = [(title, _number(doubts[name])) for name, title in _DOUBTS.items() if name in doubts]
         for name in self.plan.classes[1:]:
             volume, share = row.get(f"volume_ml({name})"), row[f"share({name})"]
             facts.append((f"{name} (ml)", volume) if volume else (f"{name} (share)", f"{float(share):.1%}"))
@@ -89,6 +92,10 @@ def _guaranteed(control: RiskControl, prediction: Prediction) -> dict[str, Value
     if control.inner is not None:
         words["inner"] = f"inner mask: false positives at most {_percent(control.inner)} {how}"
     return {words[name]: _array(mask[0]) for name, mask in control.masks_of(prediction).items()}
+
+
+def _number(value: float) -> str:
+    return "0" if abs(value) < _ROUNDING else f"{value:.3g}"
 
 
 def _percent(share: float) -> str:

@@ -104,7 +104,7 @@ def _encoded(labels: Array, geometry: Geometry, names: Sequence[str], model: str
 
 
 def _label(name: str) -> str:
-    """A name as a label of DICOM, in which a backslash would divide two values, and control characters are forbidden."""
+    """A name as a label of DICOM, in which a backslash would divide values and control signs are forbidden."""
     allowed = "".join("/" if character == "\\" else character if character.isprintable() else " " for character in name)
     return allowed[:_LONGEST]
 

@@ -82,7 +82,8 @@ def _write_folders(out: Path, images: Array, masks: Array, names: Sequence[str])
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write files to the place that the command line names; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m leanbayes.lab.data.lidc_files", description="Write LIDC-IDRI as images and masks of four raters."
+        prog="python -m leanbayes.lab.data.lidc_files",
+        description="Write LIDC-IDRI as images and masks of four raters.",
     )
     parser.add_argument("data", metavar="DATA", help="the data directory, which holds LIDC/lidc_128x128_4raters.npz")
     parser.add_argument("out", metavar="OUT", type=Path, help="a folder, or a file that ends in .npz")

@@ -91,11 +91,11 @@ def one_case_each(patients: Sequence[str]) -> str | None:
 
 
 def composed(name: str) -> str:
-    """Return a name in which an accent and its letter are one character, so that names compare as they look.
+    r"""Return a name in which an accent and its letter are one character, so that names compare as they look.
 
     Names that were copied from a Mac may have an accent as a character of its own, and other programs write one.
 
-    >>> composed("a\\u0308") == "\\u00e4"
+    >>> composed("a\u0308") == "\u00e4"
     True
     """
     return unicodedata.normalize("NFC", name)

@@ -135,9 +135,7 @@ class ConformalRecipe(OnTop):
     def _masks(self, model: nn.Module, task: Task) -> RiskControl:
         level = round(1 - self.level, 12)
         risk = self.risk or "false_negatives"
-        return RiskControl(
-            model, risk, level, inner=self.inner, confidence=self.confidence, likelihood=task.likelihood
-        )
+        return RiskControl(model, risk, level, inner=self.inner, confidence=self.confidence, likelihood=task.likelihood)
 
 
 def _tracked(data: Dataset[Any], run: Run, whole_images: bool) -> Tracked:

@@ -21,7 +21,7 @@ from leanbayes._files import write_bytes
 from leanbayes.lab.report.outlines import outline
 from leanbayes.lab.report.pictures import Pixels
 from leanbayes.lab.report.render import fill_template, package_text
-from leanbayes.lab.report.sheets import Thinning, doubt_colours, doubt_gradient, sheet, sheet_columns
+from leanbayes.lab.report.sheets import FAINTEST, Thinning, doubt_colours, doubt_gradient, sheet, sheet_columns
 from leanbayes.lab.slices import Values, View, largest_slice, reduced, reduced_labels, shades
 
 __all__ = ["OUTLINES", "Review", "ReviewCase"]
@@ -125,6 +125,7 @@ class Review:
         Args:
             about: lines about the model and the command: a label and a text each.
         """
+        self.highest_epistemic = max(self.highest_epistemic, FAINTEST * self.highest)
         for index in range(len(self.cases)):
             number = f"{index:04}"
             kept = self.pictures / f".{number}_epistemic.npz"

@@ -11,9 +11,13 @@ from PIL import Image
 
 from leanbayes.lab.slices import Values
 
-__all__ = ["Thinning", "doubt_colours", "doubt_gradient", "sheet", "sheet_columns"]
+__all__ = ["FAINTEST", "Thinning", "doubt_colours", "doubt_gradient", "sheet", "sheet_columns"]
 
 Pixels = NDArray[np.uint8]
+
+FAINTEST = 0.01
+"""The scale of epistemic uncertainty ends at this share of that of the total one at least. A network without random
+weights has only rounding errors, which a scale of their own would draw as bright as doubt."""
 
 _PICTURE = 1024  # the longest side of a single picture, and of one slice of a volume
 _SLICE = 256

@@ -11,6 +11,7 @@ from leanbayes.lab.report import pictures
 from leanbayes.lab.report.outlines import outline
 from leanbayes.lab.report.read import Arrays
 from leanbayes.lab.report.section import LegendEntry, Outline, Panel, Portrait, Ramp, Section
+from leanbayes.lab.report.sheets import FAINTEST
 from leanbayes.lab.slices import Values
 
 __all__ = ["showcase"]
@@ -54,6 +55,7 @@ def showcase(names: Sequence[str], cases: Sequence[Mapping[str, Any]], arrays: A
     chosen = _chosen(by_case)
     shown = [view for name, _ in chosen for view in by_case[name].values()]
     highest = {kind: max(float(np.nan_to_num(getattr(view, kind)).max()) for view in shown) for kind in _PICTURES[3:]}
+    highest["epistemic"] = max(highest["epistemic"], FAINTEST * highest["total"])
     panels = [_panel(name, why, by_case[name], highest) for name, why in chosen]
     legend = [LegendEntry(PREDICTED, "━", "predicted"), LegendEntry(TRUE, "━", "true")]
     if any(view.raters is not None for view in shown):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from leanbayes.lab.cli import main
+from leanbayes.lab.cli import main, program
 from leanbayes.lab.cli.commands.compare import COMMAND
 from tests.lab.cli.shell import QUICK, rows_of, run, shell
 
@@ -120,6 +121,28 @@ def test_a_narrow_terminal_shows_whole_words_and_the_recommendation_last() -> No
     assert all(title in head for title in ("Accuracy", "AUC", "NLL", "Brier", "ECE", "Parameters", "Random weights"))
 
 
+def test_a_real_terminal_of_80_columns_is_not_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console of the program itself in a terminal: no line of the table or of the prose is longer than 80."""
+    names = ("accuracy", "dice", "mean_iou", "nll", "brier", "ece", "boundary_ece", "lesion_sensitivity")
+    cost = {"train_seconds": 4.386, "predict_seconds": 0.145, "parameters": 117_954}
+    runs = [{"seed": 0, "metrics": dict.fromkeys(names, 0.871), "cost": cost}]
+    sentence = "No significant gain: take the plain network (with temperature, which was not compared)."
+    record = {
+        "methods": [{"name": name, "recipe": {}, "error": None, "runs": runs} for name in ("deterministic", "dropout")],
+        "recommendation": {"sentences": [sentence, sentence]},
+        "report": f"{'long' * 22}/report.html",
+    }
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    COMMAND.show(program._console(), record)
+    lines = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()).splitlines()]
+    assert "Training" in "".join(lines)
+    assert [line for line in lines if len(line) > 80] == [record["report"]]  # a path stays whole
+    assert " ".join(lines).count(sentence) == 2  # lines end between words
+
+
 def test_a_terminal_shows_coverage_and_ranks_by_the_size_at_equal_coverage() -> None:
     cost = {"train_seconds": 61.5, "predict_seconds": 2.25}
     shared = {"nll": 0.1, "accuracy": 0.9, "conformal_coverage": 0.912, "conformal_size": 1.3, "conformal_empty": 0.01}
@@ -131,7 +154,7 @@ def test_a_terminal_shows_coverage_and_ranks_by_the_size_at_equal_coverage() -> 
         "methods": [{"name": name, "recipe": {}, "error": None, "runs": of} for name, of in runs.items()],
         "report": "out/report.html",
     }
-    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system=None)
     COMMAND.show(console, record)
     lines = console.file.getvalue().splitlines()
     assert all(len(line) <= 80 for line in lines)
