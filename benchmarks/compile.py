@@ -1,8 +1,8 @@
 """What `torch.compile` with inductor gains: a training step of each propagation, compiled and not.
 
 Run it with ``python benchmarks/compile.py``. It measures a small ResNet and a small ViT, with one record each. All
-times are those of the processor, in one thread, so that other programs on the machine change them little. The first call
-of a compiled step, which generates and compiles the code, is measured by itself, with the compiler that it starts.
+times are those of the processor, in one thread, so that other programs on the machine change them little. The first
+call of a compiled step, which generates and compiles the code, is measured by itself, with the compiler that it starts.
 Later calls take turns with the uncompiled step, and the best of several times counts. A graph break would be an error
 (``fullgraph=True``).
 """
