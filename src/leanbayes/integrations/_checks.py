@@ -18,7 +18,7 @@ def is_count(value: Any) -> bool:
     >>> is_count(1), is_count(np.int64(3)), is_count(True), is_count(0), is_count(1.0)
     (True, True, False, False, False)
     """
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 def require_count(name: str, value: Any) -> None:

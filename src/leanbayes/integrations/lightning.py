@@ -348,7 +348,7 @@ def _bayesian_parts(module: nn.Module) -> list[Bayesian]:
 def _require_alone(callback: Callback, trainer: Trainer) -> None:
     """Raise if the trainer has the same callback twice, which would add the KL, or draw the weights, twice."""
     name = type(callback).__name__
-    if sum(isinstance(other, type(callback)) for other in trainer.callbacks) > 1:  # type: ignore[attr-defined]
+    if sum(isinstance(other, type(callback)) for other in trainer.callbacks) > 1:
         raise InputError(f"the Trainer has more than one {name} among its callbacks; give it one")
 
 

@@ -4,6 +4,7 @@ The laboratory's recipe and the estimators for scikit-learn both train this way.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from leanbayes.likelihood import Likelihood
 from leanbayes.optim import NaturalGradients
@@ -57,7 +58,7 @@ class LeanTraining:
             plain_lr: the learning rate of what is not random, such as the noise that a likelihood learns.
         """
         noise, forget = _START_FOR_CLASSES if likelihood.has_logits else _START_FOR_NUMBERS
-        natural = NaturalGradients(
+        natural: Any = NaturalGradients(
             temperature=self.temperature,
             relative_scale=noise if self.noise is None else self.noise,
             beta2=1 - min((forget if self.forget is None else self.forget) / steps, 0.1),

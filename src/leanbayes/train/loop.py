@@ -1,10 +1,10 @@
 """`fit`: train a model on the evidence lower bound, and go on exactly where a kill left off."""
 
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,8 +138,10 @@ def fit(
         checkpoint = Checkpointing(checkpoint)
     if checkpoint is not None and not isinstance(checkpoint, Checkpointing):
         raise InputError(f"checkpoint must be the path of a folder, or a Checkpointing, got {checkpoint!r}")
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
-        raise InputError(f"seed must be a whole number, got {seed!r}")
+    try:
+        operator.index(seed)
+    except TypeError:
+        raise InputError(f"seed must be a whole number, got {seed!r}") from None
     terms = Terms.of(kl_weight, samples=samples)
     _check({"epochs": epochs, "n_data": n_data, "steps_per_epoch": steps_per_epoch}, optimization, validate)
     weights = _kl_schedule(terms.kl_weight)
