@@ -1,17 +1,21 @@
 """What `torch.compile` with inductor gains: a training step of each propagation, compiled and not.
 
-Run it with ``python benchmarks/compile.py``. It measures a small ResNet and a small ViT, with one record each. The
-first call of a compiled step, which generates and compiles the code, is measured by itself. Later calls take turns with
-the uncompiled step, and the best of several times counts. A graph break would be an error (``fullgraph=True``).
+Run it with ``python benchmarks/compile.py``. It measures a small ResNet and a small ViT, with one record each. All
+times are those of the processor, in one thread, so that other programs on the machine change them little. The first
+call of a compiled step, which generates and compiles the code, is measured by itself, with the compiler that it starts.
+Later calls take turns with the uncompiled step, and the best of several times counts. A graph break would be an error
+(``fullgraph=True``).
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -90,10 +94,11 @@ def measured(network: str, by: str | None, options: argparse.Namespace) -> dict[
 
         return work
 
-    begin = time.perf_counter()
+    begin = sum(os.times()[:4])  # of this process and of the compiler
     step(compiled)()
-    first = time.perf_counter() - begin
-    times = race({"eager": step(objective), "compiled": step(compiled)}, options.rounds)
+    first = sum(os.times()[:4]) - begin
+    works = {"eager": step(objective), "compiled": step(compiled)}
+    times = race(works, options.rounds, clock=time.process_time)
     row = {"propagation": by or "plain network", "first_call_seconds": first}
     for name, seconds in times.items():
         row |= timing(name, seconds, times["eager"])
@@ -114,6 +119,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the records")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1
     settings = {name: value for name, value in vars(options).items() if name not in ("out", "networks")}
     for network in options.networks:
         rows: list[dict[str, Any]] = []
