@@ -66,6 +66,8 @@ def test_a_network_without_random_weights_has_no_disagreement_of_draws() -> None
     summary = scores.summary()
     assert summary["doubt_score"]["name"] == "expected_dice_loss"
     assert not {"epistemic", "edge_epistemic", "draw_disagreement"} & summary["doubt"].keys()
+    scores.rows[1]["draw_disagreement"] = 0.5  # one case of many that has it
+    assert torch.equal(scores.arrays()["case/doubt"], scores.arrays()["case/expected_dice_loss"])
     rank = summary["doubt_score"]["rank"]
     assert rank["low"] <= rank["mean"] <= rank["high"]
     assert f"over {rank['n']} patients)" in case_sentences(summary)[1]

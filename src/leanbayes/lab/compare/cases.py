@@ -146,9 +146,8 @@ class CaseScores:
         """Return what the page draws of segmentations: the Dice of each case, and the doubt about it."""
         if not self.rows or "dice" not in self.rows[0]:
             return {}
-        arrays = {
-            f"case/{name}": torch.tensor([row[name] for row in self.rows]) for name in DOUBTS if name in self.rows[0]
-        }
+        known = [name for name in DOUBTS if all(name in row for row in self.rows)]
+        arrays = {f"case/{name}": torch.tensor([row[name] for row in self.rows]) for name in known}
         arrays["case/dice"] = torch.tensor([quality_of(row) for row in self.rows])
         doubt = next(f"case/{name}" for name in self._preferred() if f"case/{name}" in arrays)
         return arrays | {"case/doubt": arrays[doubt].clone()}
