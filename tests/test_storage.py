@@ -736,3 +736,9 @@ def test_a_draw_is_not_saved_as_if_it_were_the_means(tmp_path: Path, only: Any) 
     with pytest.raises(InputError, match="the parameters hold a draw"), bnn.drawn():
         lb.save(bnn, tmp_path / "x.lb", only=only)
     assert not (tmp_path / "x.lb").exists()
+
+
+@pytest.mark.parametrize("model", [lambda x: x, None, nn.Linear])
+def test_only_a_module_is_saved(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(lb.errors.InputError, match="must be a torch"):
+        lb.save(model, tmp_path / "a.lb")

@@ -75,7 +75,7 @@ def save(
     except (TypeError, ValueError) as error:
         raise InputError(f"about must be a mapping of what JSON can hold, got {about!r} ({error})") from error
     tensors: dict[str, Tensor] = {}
-    with exclusive(model):  # the pass of another thread may have replaced the parameters
+    with exclusive(unwrap(model)):  # the pass of another thread may have replaced the parameters
         root = _take_apart(model, "", tensors) if only is None else _random_part(model, tensors)
     write_tensors(Path(path), tensors, {"kind": "model", "format": FORMAT, "root": root, "about": notes})
 
