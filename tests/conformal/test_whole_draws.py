@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Temperature
 from leanbayes.conformal import Sets
-from leanbayes.conformal.whole_draws import WholeDraws, with_whole_draws
+from leanbayes.conformal.whole_draws import _WholeDraws, with_whole_draws
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -53,7 +53,7 @@ def test_the_place_in_a_batch_does_not_matter(name: str) -> None:
 def test_whole_draws_have_the_distribution_of_the_draws_that_differ(name: str) -> None:
     """800 draws of each: the means of the probabilities agree within their standard errors."""
     model, (x, _) = predictors()[name], data(3)
-    pair = [lb.predict(m, x, samples=800, keep_samples=True, generator=seeded(5)) for m in (model, WholeDraws(model))]
+    pair = [lb.predict(m, x, samples=800, keep_samples=True, generator=seeded(5)) for m in (model, _WholeDraws(model))]
     errors = [p.samples.std(0) / 800**0.5 for p in pair if p.samples is not None]
     assert ((pair[0].mean - pair[1].mean).abs() < 4.5 * (errors[0].square() + errors[1].square()).sqrt()).all()
 
@@ -99,4 +99,4 @@ def test_networks_of_several_inputs(model: Any) -> None:
 def test_what_does_not_depend_on_places_stays_as_it_is() -> None:
     for model in (mlp(), lb.Bayesian(mlp()), lb.Bayesian(mlp(), predict_by="moments"), Ensemble(mlp(), mlp())):
         assert with_whole_draws(model) is model
-    assert isinstance(with_whole_draws(lb.Bayesian(mlp(), propagate="local")), WholeDraws)
+    assert isinstance(with_whole_draws(lb.Bayesian(mlp(), propagate="local")), _WholeDraws)

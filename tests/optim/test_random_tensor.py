@@ -15,9 +15,6 @@ def scale_gradients(bnn: lb.Bayesian, loss) -> dict[str, torch.Tensor]:
         def spread(self, rho):
             return rho
 
-        def draw_and_sums(self, *_):
-            return None
-
     raw, family = {}, bnn.posterior
     for name, parts in bnn.parts():
         raw[name] = parts.rho.data

@@ -12,10 +12,10 @@ from leanbayes.prediction import Predictor, in_eval
 from leanbayes.prediction.prediction import networks_of
 from leanbayes.propagate import OnePass
 
-__all__ = ["WholeDraws", "with_whole_draws"]
+__all__ = ["with_whole_draws"]
 
 
-class WholeDraws(Predictor):
+class _WholeDraws(Predictor):
     """A predictor whose draws are whole networks, which all inputs of a batch share.
 
     Dropout, the Laplace approximation and local noise draw anew for each place of a batch. With a fixed seed the first
@@ -54,7 +54,7 @@ class WholeDraws(Predictor):
 
 def with_whole_draws(model: nn.Module) -> nn.Module:
     """Return a model whose predictions do not depend on the place in a batch: itself, if it is one already."""
-    return WholeDraws(model) if _depends_on_place(model) else model
+    return _WholeDraws(model) if _depends_on_place(model) else model
 
 
 def _depends_on_place(model: nn.Module) -> bool:

@@ -75,11 +75,12 @@ class Normal(LocationScale):
         self, mean: Tensor, rho: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor] | None:
         """Return μ + σξ with the sums of which an exact KL is made."""
-        return normal_and_sums(mean, rho, generator) if rho.shape == mean.shape else None
+        return normal_and_sums(mean, rho, generator) if rho.shape == mean.shape and self._by_softplus else None
 
     def pair(self, mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return μ + σξ and μ − σξ, in one sweep over memory where a kernel fits."""
-        return mirrored_normal(mean, rho, noise) if rho.shape == mean.shape == noise.shape else None
+        fits = rho.shape == mean.shape == noise.shape and self._by_softplus
+        return mirrored_normal(mean, rho, noise) if fits else None
 
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return σ²."""
@@ -87,7 +88,12 @@ class Normal(LocationScale):
 
     def raw_variance(self, rho: Tensor) -> Tensor | None:
         """Return softplus(ρ)², where a kernel fits."""
-        return squared_softplus(rho)
+        return squared_softplus(rho) if self._by_softplus else None
+
+    @property
+    def _by_softplus(self) -> bool:
+        """Whether σ = softplus(ρ), which the sweeps over memory take for granted; a subclass may have another σ."""
+        return type(self).spread is Normal.spread
 
     def distribution(self, mean: Tensor, spread: Tensor) -> Distribution:
         """Return N(μ, σ²)."""
