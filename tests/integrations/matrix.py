@@ -23,6 +23,7 @@ A folder with further packages lets such tools be tried:
 
 import argparse
 import ast
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -175,6 +176,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the tests of other tools, and write the page of what works.")
     parser.add_argument("--also", default="", help="A folder with packages that the environment does not have.")
     sys.path += [folder for folder in [parser.parse_args().also] if folder]
+    os.environ["SCIPY_ARRAY_API"] = "1"  # without it, scikit-learn skips one of its estimator checks
     outcomes = Outcomes()
     files = sorted(set().union(*declared().values()))
     options = ["-p", "no:cacheprovider", "-o", "timeout=3600"]  # the slow tests too, also on a busy machine
