@@ -31,7 +31,7 @@ from leanbayes.lab.recipes.lean import Lean
 from leanbayes.lab.recipes.lean_calibration import calibrate
 from leanbayes.likelihood import Likelihood
 from leanbayes.optim import Problem
-from promise import trial_cnn
+from promise_networks import trial_cnn
 
 STEPS = 1000
 N_DATA = 10_000

@@ -37,6 +37,7 @@ from leanbayes.lab.data.source import Examples
 from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from leanbayes.likelihood import Likelihood
 from leanbayes_papers.training import as_tensors, small_task
+from promise_networks import Augmented, cifar_resnet, trial_cnn
 
 OUT = RESULTS / "promise.json"
 NETWORKS = ROOT / "out" / "promise"
@@ -58,6 +59,7 @@ class Experiment:
         rates: the learning rates to choose from for plain networks.
         lean: the settings to choose from for lean networks, as many as plain networks have learning rates.
         size: the height and width to which images are resized.
+        augment: whether training images are mirrored and moved at random.
         split_by_seed: whether each seed has its own split of the data, as the UCI tables have.
     """
 
@@ -70,16 +72,8 @@ class Experiment:
     rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
     lean: tuple[str, ...] = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.004,temperature=0.3")
     size: int | None = None
+    augment: bool = False
     split_by_seed: bool = False
-
-
-def trial_cnn() -> nn.Module:
-    """Make the small network with batch norm on which natural gradients were first tried."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * 49, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
 
 
 _TABLES = ("lean:lr=0.008", "lean:lr=0.016", "lean:lr=0.008,average=0.5")
@@ -89,7 +83,7 @@ EXPERIMENTS = {
     "cnn-10k": Experiment("fashion-mnist", (10_000, 2_000, None), trial_cnn, 15, unseen="mnist"),
     "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 15, unseen="mnist"),
     "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 15, unseen="mnist"),
-    "cifar10": Experiment("cifar10", (None, None, None), "small_resnet", 20, unseen="svhn-test"),
+    "cifar10": Experiment("cifar10", (None, None, None), cifar_resnet, 15, unseen="svhn-test", augment=True),
     "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
     "uci-concrete": Experiment("uci-concrete", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
     "uci-energy": Experiment("uci-energy", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
@@ -144,6 +138,8 @@ def _task(name: str, folders: tuple[str, ...], seed: int) -> Task:
     experiment = EXPERIMENTS[name]
     source = _source(experiment.data, folders, experiment.size, seed if experiment.split_by_seed else 0)
     task = small_task(source, experiment.counts, experiment.model)
+    if experiment.augment:
+        task = replace(task, train=Augmented(task.train))
     count = experiment.counts[2]
     if experiment.unseen == "negative":
         images, targets = task.test.tensors
@@ -224,7 +220,7 @@ def _unit(name: str, seed: int, settings: dict[str, Any], folders: tuple[str, ..
             ("swa+temperature", swa[0], swa[1], True),
             ("five+temperature", five, plain[0][1], True),
             ("lean", lean[0][0], lean[0][1], False),
-            ("two lean", Ensemble(lean[0][0], lean[1][0], method="loop"), lean[0][1], False),
+            ("two lean+temperature", Ensemble(lean[0][0], lean[1][0], method="loop"), lean[0][1], True),
         ]
     )
     rows = {}
