@@ -23,6 +23,12 @@ from tests.lab.compare.cases import BUDGET, CALLS, Broken, Counted, named
 ONE_SEED = Protocol(budget=BUDGET)
 
 
+def test_too_few_epochs_for_one_method_are_found_before_another_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(lb.errors.InputError, match="1 epoch, and partial needs at least 2; take more epochs"):
+        compare(tasks.classes(), named("deterministic", "partial"), tmp_path, Protocol(budget=Budget(epochs=1)))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_record_with_everything(tmp_path: Path) -> None:
     events: list[Event] = []
     task = tasks.classes()

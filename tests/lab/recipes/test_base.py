@@ -10,7 +10,7 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.baselines import Ensemble, LaplaceApproximation, MCDropout, Swag, Temperature
 from leanbayes.conformal import Sets
-from leanbayes.lab.recipes import Recipe, Run, parse, prepare
+from leanbayes.lab.recipes import Budget, Recipe, Run, parse, prepare
 from leanbayes.metrics import accuracy
 from tests import tasks
 from tests.lab.recipes.cases import BUDGET
@@ -121,3 +121,31 @@ def test_a_new_recipe_is_one_class() -> None:
             return run.new_model(task)
 
     assert isinstance(prepare(Nothing(), tasks.classes(), Run()).predictor, nn.Module)
+
+
+@pytest.mark.parametrize(
+    "spec", [*SPECS, "lean", "lean:rate=0.1", "ensemble:of=lean:rate=0.1,members=2", "swa:cycle=3"]
+)
+def test_a_recipe_knows_how_few_epochs_it_can_be_trained_for(spec: str) -> None:
+    """The training begins with as many epochs as the recipe says, and not with one less."""
+    recipe = parse(spec)
+    least = recipe.least_epochs()
+    with pytest.raises(Reached):
+        recipe.train(tasks.classes(), Counted(Budget(epochs=least)))
+    if least > 1:
+        with pytest.raises(lb.errors.InputError, match="epochs"):
+            recipe.train(tasks.classes(), Counted(Budget(epochs=least - 1)))
+
+
+class Reached(Exception):
+    """The training has begun, so the epochs suffice."""
+
+
+class Counted(Run):
+    """A run in which no network is trained."""
+
+    def fit(self, *_: object, **__: object) -> None:
+        raise Reached
+
+    def member(self, index: int, of: int) -> Run:
+        return self

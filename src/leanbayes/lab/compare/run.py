@@ -101,6 +101,7 @@ def compare(
         raise InputError("a comparison needs at least one recipe, got none")
     protocol = protocol or Protocol()
     protocol = replace(protocol, budget=protocol.budget.fitting(task))
+    _refuse_too_few_epochs(recipes, protocol.budget.epochs)
     folder.mkdir(parents=True, exist_ok=True)
     with only_user_of(folder) if is_main_process() else nullcontext():
         record = Record(folder, _header(task, protocol, command, about or {}), recipes)
@@ -122,6 +123,14 @@ def compare(
         finally:
             results = record.write_results()
     return results
+
+
+def _refuse_too_few_epochs(recipes: Mapping[str, Recipe], epochs: int) -> None:
+    """Find methods of several stages that cannot be trained for so few epochs, before others are trained for hours."""
+    short = {name: recipe.least_epochs() for name, recipe in recipes.items() if recipe.least_epochs() > epochs}
+    if short:
+        needs = ", ".join(f"{name} needs at least {least}" for name, least in short.items())
+        raise InputError(f"the budget has {epochs} epoch{'s' * (epochs != 1)}, and {needs}; take more epochs")
 
 
 def _train_and_judge(

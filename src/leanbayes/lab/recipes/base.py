@@ -38,6 +38,11 @@ class Recipe(ABC):
         """Return how many networks the recipe trains for the budget's epochs, by which progress is foretold."""
         return 1
 
+    def least_epochs(self) -> int:
+        """Return how many epochs the recipe needs at least: one for each of its stages."""
+        part = getattr(self, "pretrain", None) or 0.0
+        return 2 if 0 < part < 1 else 1
+
 
 @dataclass(frozen=True)
 class OnTop(Recipe):
@@ -52,6 +57,10 @@ class OnTop(Recipe):
     def networks(self) -> int:
         """Return how many networks the recipe underneath trains."""
         return self.of.networks()
+
+    def least_epochs(self) -> int:
+        """Return how many epochs the recipe underneath needs."""
+        return self.of.least_epochs()
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ class EnsembleRecipe(Recipe):
         """Return how many networks are trained, those of each member."""
         return self.members * self._recipe().networks()
 
+    def least_epochs(self) -> int:
+        """Return how many epochs each member needs."""
+        return self._recipe().least_epochs()
+
     def relative_cost(self) -> RelativeCost | None:
         """Return the row of Table 1 of sensitivity-guided subnetworks for this method, which is for plain members."""
         if self.of != Deterministic.name:

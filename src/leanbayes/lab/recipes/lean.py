@@ -119,6 +119,10 @@ class Lean(Recipe):
         fixed = {name: getattr(made, name) for name in ("optimizer", "lr", "weight_decay", "schedule")}
         return fixed | {"patience": None}  # the whole schedule of the learning rate, or of the average, is wanted
 
+    def least_epochs(self) -> int:
+        """Return 2 where the plain network must first say which weights matter; all weights need no choice."""
+        return 1 if self.rate == 1 or self.pretrain == 0 else 2
+
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train means and scales, then choose the width and the temperature on the validation set."""
         pretrain = self.pretrain

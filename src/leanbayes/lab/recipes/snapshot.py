@@ -24,6 +24,10 @@ class Snapshot(Recipe):
         None, "The learning rate at the start of each cycle; by default the budget's.", within="(0, inf)"
     )
 
+    def least_epochs(self) -> int:
+        """Return one epoch for each cycle."""
+        return self.members
+
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train one network in cycles, in each of which the learning rate falls to 0 along a cosine.
 

@@ -14,6 +14,7 @@ from leanbayes._calls import call, map_tensors, split_batch
 from leanbayes.errors import InputError
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Recipe, Run, option
+from leanbayes.lab.recipes.budget import Budget
 from leanbayes.train.schedules import rate_schedule
 
 __all__ = ["SWA"]
@@ -36,6 +37,13 @@ class SWA(Recipe):
         "percent of it in each cycle (cyclical).",
     )
     cycle: int = option(1, "How many epochs lie between two averaged weights.", within="[1, inf)")
+
+    def least_epochs(self) -> int:
+        """Return how many epochs there must be for one cycle after pretraining."""
+        least = super().least_epochs()
+        while self.cycle > Run(Budget(epochs=least)).share(self.pretrain)[1]:
+            least += 1
+        return least
 
     def train(self, task: Task, run: Run) -> nn.Module:
         """Train the plain network, go on from its weights at the rate of averaging, and recompute batch norms.
