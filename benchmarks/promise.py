@@ -81,8 +81,8 @@ _TABLES = ("lean:lr=0.008", "lean:lr=0.016", "lean:lr=0.008,average=0.5")
 EXPERIMENTS = {
     "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),
     "cnn-10k": Experiment("fashion-mnist", (10_000, 2_000, None), trial_cnn, 15, unseen="mnist"),
-    "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 15, unseen="mnist"),
-    "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 15, unseen="mnist"),
+    "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 8, unseen="mnist"),
+    "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 8, unseen="mnist"),
     "cifar10": Experiment("cifar10", (None, None, None), cifar_resnet, 15, unseen="svhn-test", augment=True),
     "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
     "uci-concrete": Experiment("uci-concrete", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
