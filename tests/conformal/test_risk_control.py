@@ -184,7 +184,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a mask of 0 and 255": (
         lambda: RiskControl(nn.Identity(), foreground=1).calibrate([(cases(20)[0], 255 * cases(20)[1])]),
         lb.errors.InputError,
-        "from 0 to 1, and one is 255",
+        "between 0 and 1, and one is 255",
     ),
     "a risk that no mask keeps": (
         lambda: RiskControl(nn.Identity(), _Always()).calibrate([cases(20)]),

@@ -11,6 +11,7 @@ from leanbayes._calls import Inputs
 from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
 from leanbayes.conformal.binomial import at_most, clopper_pearson
+from leanbayes.conformal.class_indices import class_indices
 from leanbayes.conformal.quantiles import check_level
 from leanbayes.conformal.testing import fallback
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
@@ -104,19 +105,8 @@ class Referral(Conformal):
         for x, y in self._batches(loader):
             prediction = self.prediction(x)
             doubt = self._doubt(prediction)
-            labels = y.to(doubt.device)
-            if labels.shape != doubt.shape or labels.is_floating_point():
-                raise ShapeMismatch(
-                    f"referral needs one class index for each of {len(doubt)} inputs, got {labels.dtype} of shape "
-                    f"{tuple(labels.shape)}"
-                )
-            counted, classes = self.likelihood.counted(labels), prediction.mean.shape[1]
-            wrong_class = counted & ((labels < 0) | (labels >= classes))
-            if wrong_class.any():
-                raise InputError(
-                    f"the predictor gives {classes} classes, so targets must lie between 0 and {classes - 1}, and one "
-                    f"is {int(labels[wrong_class][0])}"
-                )
+            needs = f"referral needs one class index for each of {len(doubt)} inputs"
+            labels, counted = class_indices(y, self.likelihood, prediction.mean, doubt.shape, needs)
             below = (doubt[:, None] <= GRID.to(doubt.device)) & counted[:, None]
             failed = (prediction.mean.argmax(1) != labels)[:, None]
             kept, wrong = kept.to(doubt.device) + below.sum(0), wrong.to(doubt.device) + (below & failed).sum(0)

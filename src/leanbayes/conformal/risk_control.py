@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from leanbayes._calls import Inputs
 from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
+from leanbayes.conformal.class_indices import class_indices
 from leanbayes.conformal.class_scores.score import describe_score, restore_score
 from leanbayes.conformal.mean_losses import MeanLosses
 from leanbayes.conformal.quantiles import check_level
@@ -290,14 +291,7 @@ class RiskControl(Conformal):
             if not ((target == 0) | (target == 1)).all():
                 raise InputError("masks and labels must be 0 or 1")
             return target > 0.5, torch.ones_like(target, dtype=torch.bool)
-        if target.is_floating_point():
-            raise ShapeMismatch(f"masks must hold class indices as integers, got {target.dtype}")
-        counted, classes = self.likelihood.counted(target), prediction.mean.shape[1]
-        outside = counted & ((target < 0) | (target >= classes))
-        if outside.any():
-            raise InputError(
-                f"the predictor gives {classes} classes, so masks must hold numbers from 0 to {classes - 1}, and one "
-                f"is {int(target[outside][0])}; name a value that does not count: Categorical(ignore_index=...)"
-            )
+        needs = "masks must hold class indices as integers"
+        target, counted = class_indices(target, self.likelihood, prediction.mean, expected, needs)
         truth = target != 0 if self.foreground is None else target == self.foreground
         return truth, counted

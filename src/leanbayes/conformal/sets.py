@@ -11,6 +11,7 @@ from leanbayes._calls import Inputs
 from leanbayes.baselines import PREDICTORS
 from leanbayes.conformal.base import Conformal, Samples
 from leanbayes.conformal.bits import noise_of
+from leanbayes.conformal.class_indices import class_indices
 from leanbayes.conformal.class_scores import CLASS_SCORES, ClassScore, as_class_score
 from leanbayes.conformal.class_scores.score import describe_score, restore_score
 from leanbayes.conformal.grouped import (
@@ -262,21 +263,10 @@ class Sets(Conformal):
         return self._scores(prediction, x).gather(1, place)[:, 0][counted]
 
     def _labels(self, prediction: Prediction, y: Tensor) -> tuple[Tensor, Tensor]:
-        labels = y.to(prediction.mean.device)
-        if labels.shape != prediction.mean.shape[:1] or labels.is_floating_point() or labels.is_complex():
-            raise ShapeMismatch(
-                f"sets of classes need one class index for each of {len(prediction)} inputs, got {labels.dtype} of "
-                f"shape {tuple(labels.shape)}; for pixels use RiskControl"
-            )
-        labels = labels.long()
-        counted, classes = self.likelihood.counted(labels), prediction.mean.shape[1]
-        wrong = counted & ((labels < 0) | (labels >= classes))
-        if wrong.any():
-            raise InputError(
-                f"the predictor gives {classes} classes, so targets must lie between 0 and {classes - 1}, and one is "
-                f"{int(labels[wrong][0])}"
-            )
-        return labels, counted
+        needs = (
+            f"sets of classes (for pixels use RiskControl) need one class index for each of {len(prediction)} inputs"
+        )
+        return class_indices(y, self.likelihood, prediction.mean, prediction.mean.shape[:1], needs)
 
     def _thresholds(self, x: Inputs, size: int, groups: Any, weights: Any) -> Tensor:
         """Return the threshold of each input and class, in a shape that (N, classes) can be compared with."""
