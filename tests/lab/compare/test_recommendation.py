@@ -133,6 +133,10 @@ def test_one_seed_gives_an_interval_over_test_examples_and_says_so() -> None:
     of_patients = recommend(results(*rows) | {"task": {"kind": "classes", "patients": 500}}, scores.get)
     assert "over the 500 patients of the test set (bootstrap)" in " ".join(of_patients.sentences)
     assert of_patients.gain.low == chosen.gain.low
+    few = {name: (values[:12], weights[:12]) for name, (values, weights) in scores.items()}
+    too_few = recommend(results(*rows) | {"task": {"kind": "classes", "patients": 12}}, few.get)
+    assert too_few.gain.low is None
+    assert "the 12 patients of the test set are too few for a bootstrap, which needs 30" in " ".join(too_few.sentences)
     assert recommend(results(*rows), scores.get) == chosen
     few = {name: (nll[:20], weight[:20]) for name, (nll, weight) in scores.items()}
     for too_little in (few, {}, {"plain": scores["plain"], "x": few["x"]}):

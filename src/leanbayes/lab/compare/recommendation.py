@@ -308,6 +308,11 @@ def _largest(name: str, gain: Gain, comparisons: int) -> list[str]:
 
 def _about_interval(gain: Gain, comparisons: int) -> list[str]:
     """What the interval is taken over, and for how many comparisons it holds."""
+    if gain.low is None and 0 < gain.n < _FEWEST and gain.over != "seeds":
+        return [
+            f"No interval can be given: the {gain.n} {_UNITS[gain.over]} are too few for a bootstrap, which needs "
+            f"{_FEWEST}. Take several seeds."
+        ]
     if gain.low is None:
         return ["No interval can be given: that needs several seeds, or test examples with a score each."]
     methods = "" if comparisons == 1 else f" for all {comparisons} methods together"
