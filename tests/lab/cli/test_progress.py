@@ -13,7 +13,7 @@ from leanbayes.train import Epoch
 
 
 def epoch(number: int, validation: float | None = 0.25) -> Epoch:
-    return Epoch(number, 1.5 - number / 10, 1.0, 0.5, 1.0, validation, 2.0)
+    return Epoch(number, 1.75 - number / 10, 1.25 - number / 10, 0.5, 1.0, validation, 2.0)
 
 
 def screen(shown: Progress, width: int = 80) -> list[str]:
@@ -42,7 +42,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Bars:
         return all_bars
 
 
-def test_a_terminal_shows_the_whole_the_stage_and_the_loss(shown: Bars) -> None:
+def test_a_terminal_shows_the_whole_the_stage_and_the_nll(shown: Bars) -> None:
     shown.begin("methods", 2, [4, 8])
     shown(Event("lean", 0, "plain", 1, 3, epoch(0)))
     lines = screen(shown.progress)
@@ -52,7 +52,7 @@ def test_a_terminal_shows_the_whole_the_stage_and_the_loss(shown: Bars) -> None:
     assert lines[0].endswith("left")
     assert lines[1].startswith("lean, seed 0: plain")
     assert "1/3" in lines[1]
-    assert lines[2].strip() == "loss 1.5, validation 0.25"
+    assert lines[2].strip() == "NLL 1.25, validation 0.25"
     assert all(len(line) <= 80 for line in lines)
 
 
@@ -124,7 +124,7 @@ def test_without_a_terminal_each_stage_is_a_line(capsys: pytest.CaptureFixture[s
     assert written.out == ""
     lines = written.err.splitlines()
     assert len(lines) == 2
-    assert lines[0].startswith("leanbayes: lean, seed 1: plain, 3 of 3, loss 1.3, ")
+    assert lines[0].startswith("leanbayes: lean, seed 1: plain, 3 of 3, NLL 1.05, ")
     assert lines[0].endswith("s (methods: 0 of 2 done)")
     assert lines[1].startswith("leanbayes: lean, seed 1: evaluate, 2 of 2, ")
     assert "loss" not in lines[1]

@@ -185,8 +185,9 @@ class _Count(ProgressColumn):
 
 
 def _words(epoch: "Epoch") -> str:
+    """The NLL of the training examples, which all methods have; the loss of some holds a KL that is far larger."""
     validation = "" if epoch.validation is None else f", validation {epoch.validation:.4g}"
-    return f"loss {epoch.loss:.4g}{validation}"
+    return f"NLL {epoch.nll:.4g}{validation}"
 
 
 def _seconds(seconds: float) -> str:
