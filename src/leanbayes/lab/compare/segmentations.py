@@ -160,7 +160,7 @@ def hausdorff95(a: Tensor, b: Tensor, classes: int, spacing: tuple[float, ...]) 
         return 0.0
     distances = []
     for label in range(1, classes):
-        of_a, of_b = np.asarray(a == label), np.asarray(b == label)
+        of_a, of_b = (np.asarray((mask == label).to("cpu")) for mask in (a, b))  # scipy works in main memory
         if of_a.any() and of_b.any():
             distances.append(_percentile_of_distance(of_a, of_b, spacing))
     return sum(distances) / len(distances) if distances else math.nan
