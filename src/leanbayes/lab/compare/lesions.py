@@ -60,10 +60,8 @@ def count_lesions(predicted: Tensor, truth: Tensor, classes: int = 2, overlap: f
     all_lesions = Lesions(0, 0, 0)
     around = np.ones((3,) * predicted.dim())
     for label in range(1, classes):
-        of_prediction, made = ndimage.label(
-            np.asarray((predicted == label).to("cpu")), around
-        )  # scipy works in main memory
-        of_truth, true = ndimage.label(np.asarray((truth == label).to("cpu")), around)
+        masks = (np.asarray((mask == label).to("cpu")) for mask in (predicted, truth))  # scipy works in main memory
+        (of_prediction, made), (of_truth, true) = (ndimage.label(mask, around) for mask in masks)
         shared = np.zeros((true + 1, made + 1))
         np.add.at(shared, (of_truth.ravel(), of_prediction.ravel()), 1)
         both = shared[1:, 1:]
