@@ -1,11 +1,11 @@
 """Measure what `lean` costs beside the plain network: the time and the memory of a training step, and a prediction.
 
-    python benchmarks/lean_cost.py [--rounds 7] [--networks lenet5 unet vit fit]
+    python benchmarks/lean_cost.py [--rounds 20] [--networks lenet5 unet vit fit]
 
 A step is a whole one: forward pass, backward pass and update, with Adam for the plain network, and for lean with
 mirrored draws, natural gradients and averages, as the recipe trains. A prediction is `lb.predict` in one pass of
 moments, with its probabilities and uncertainties, against a bare forward pass of the plain network. The work is done in
-turns, and the best of several rounds counts. Memory is by how much a step raises the memory of tensors, together with
+turns in one thread, and the best of several rounds counts, in processor time, which other programs change little. Memory is by how much a step raises the memory of tensors, together with
 the parameters and the state of the optimizer. The row "fit" is a whole training of LeNet-5 by `lb.fit`: 15 epochs of
 1,000 examples with 200 for validation, on which the plain network is judged after each epoch, and lean is calibrated at
 the end. These are the proportions of 10,000 and 2,000 images. Rows that are not measured keep what the record has for
@@ -14,6 +14,7 @@ them. Writes docs/results/lean_cost.json.
 
 import argparse
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,7 @@ def measure(network: Network, rounds: int) -> dict[str, float]:
     for group in ivon.param_groups:
         group["average_from"] = 0  # half of the steps of a training average; here all do, which is the dearer half
     steps = {"plain": stepper(plain, adam, network), "lean": stepper(bnn, ivon, network)}
-    times = race(steps, rounds)
+    times = race(steps, rounds, clock=time.process_time)
     figures = timing("step", times["lean"], times["plain"]) | {"plain_step_seconds": min(times["plain"])}
     figures["plain_step_bytes"] = peak_memory(steps["plain"]) + state_bytes(plain, adam)
     figures["step_bytes"] = peak_memory(steps["lean"]) + state_bytes(bnn, ivon)
@@ -123,7 +124,7 @@ def measure(network: Network, rounds: int) -> dict[str, float]:
             plain(x)
 
     works = {"plain": forward, "lean": lambda: lb.predict(bnn, x, likelihood=likelihood)}
-    times = race(works, 3 * rounds)
+    times = race(works, 3 * rounds, clock=time.process_time)
     return figures | timing("predict", times["lean"], times["plain"]) | {"plain_forward_seconds": min(times["plain"])}
 
 
@@ -149,17 +150,18 @@ def measure_fit(rounds: int) -> dict[str, float]:
         lb.fit(bnn, batches, likelihood=likelihood, epochs=epochs, optimizer=how)
         calibrate(bnn, list(DataLoader(validation, 100)), likelihood)
 
-    times = race({"plain": plain, "lean": lean}, rounds)
+    times = race({"plain": plain, "lean": lean}, rounds, clock=time.process_time)
     return timing("fit", times["lean"], times["plain"]) | {"plain_fit_seconds": min(times["plain"])}
 
 
 def main() -> None:
     """Measure all networks, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--networks", nargs="+", default=[*(name.split(",")[0] for name in NETWORKS), "fit"])
     parser.add_argument("--out", type=Path, default=RESULTS / "lean_cost.json")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     results = json.loads(options.out.read_text())["results"] if options.out.exists() else {}
     if "fit" in options.networks:
         results["fit of lenet5, batch 100"] = measure_fit(min(options.rounds, 3))
@@ -169,7 +171,7 @@ def main() -> None:
             results[name] = measure(network, options.rounds)
             row = {key: round(value, 3) for key, value in results[name].items() if key.endswith("ratio")}
             print(f"{name:32} {row}", flush=True)
-    write(options.out, results, {"rounds": options.rounds, "threads": torch.get_num_threads()})
+            write(options.out, results, {"rounds": options.rounds, "threads": 1})
 
 
 if __name__ == "__main__":
