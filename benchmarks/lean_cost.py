@@ -5,11 +5,11 @@
 A step is a whole one: forward pass, backward pass and update, with Adam for the plain network, and for lean with
 mirrored draws, natural gradients and averages, as the recipe trains. A prediction is `lb.predict` in one pass of
 moments, with its probabilities and uncertainties, against a bare forward pass of the plain network. The work is done in
-turns in one thread, and the best of several rounds counts, in processor time, which other programs change little. Memory is by how much a step raises the memory of tensors, together with
-the parameters and the state of the optimizer. The row "fit" is a whole training of LeNet-5 by `lb.fit`: 15 epochs of
-1,000 examples with 200 for validation, on which the plain network is judged after each epoch, and lean is calibrated at
-the end. These are the proportions of 10,000 and 2,000 images. Rows that are not measured keep what the record has for
-them. Writes docs/results/lean_cost.json.
+turns in one thread, and the best of several rounds counts, in processor time, which other programs change little.
+Memory is by how much a step raises the memory of tensors, together with the parameters and the state of the optimizer.
+The row "fit" is a whole training of LeNet-5 by `lb.fit`: 15 epochs of 1,000 examples with 200 for validation, on which
+the plain network is judged after each epoch, and lean is calibrated at the end. These are the proportions of 10,000 and
+2,000 images. Rows that are not measured keep what the record has for them. Writes docs/results/lean_cost.json.
 """
 
 import argparse
