@@ -65,7 +65,7 @@ NETWORKS = {
     "lenet5, batch 100": Network(lambda: lenet5(1, 10), (100, 1, 28, 28), 10),
     "cnn with batch norm, batch 100": Network(trial_cnn, (100, 1, 28, 28), 10),
     "small_resnet, batch 64": Network(lambda: small_resnet(3, 10), (64, 3, 32, 32), 10),
-    "resnet18, batch 32": Network(lambda: resnet18(3, 10), (32, 3, 32, 32), 10),
+    "resnet18, batch 32": Network(lambda: resnet18(), (32, 3, 32, 32), 10),
     "unet, batch 8 of 64x64": Network(lambda: unet(3, 2), (8, 3, 64, 64), 2, pixels=True),
     "vit, batch 32": Network(lambda: vit(3, 10), (32, 3, 32, 32), 10),
 }
