@@ -38,7 +38,7 @@ def test_every_weight_is_random_its_scale_moves_and_one_pass_predicts() -> None:
     network = _network(trained.predictor)
     summary = network.summary()
     assert summary.random == sum(parameter.numel() for parameter in network.model.parameters())
-    assert network.predict_by == Moments()
+    assert isinstance(network.predict_by, Moments)
     assert trained.scales["lean"].moved > 0.01
     prediction = lb.predict(trained.predictor, task.test[:10][0])
     assert int(prediction.draws[0]) == 1

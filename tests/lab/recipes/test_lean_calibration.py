@@ -1,11 +1,16 @@
 """The width and the temperature that the validation set decides, against a search over whole predictions."""
 
+import math
+
+import pytest
 import torch
 from torch import nn
 
 import leanbayes as lb
 from leanbayes.baselines import Temperature
-from leanbayes.lab.recipes.lean_calibration import Calibration, calibrate, widen
+from leanbayes.lab.recipes import lean_calibration
+from leanbayes.lab.recipes.lean_calibration import Calibration, calibrate, calibrate_one_pass, widen
+from leanbayes.propagate import Moments
 
 
 def _network(scale: float) -> lb.Bayesian:
@@ -22,23 +27,61 @@ def _data() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(x[:2000], y[:2000]), (x[2000:], y[2000:])]
 
 
-def test_the_choice_has_the_least_nll_of_all_widths_around_it() -> None:
+def _fitted(width: float, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[float, float]:
+    """Return the least NLL of a width, and its temperature."""
     network = _network(0.6)
+    widen(network, width)
+    fitted = Temperature.fit(network, batches, lb.Categorical())
+    return lb.evaluate(fitted, batches, likelihood=lb.Categorical()).metrics["nll"], fitted.temperature
+
+
+def test_the_least_nll_is_found() -> None:
+    """The best temperature is below 1 here, so there is nothing that a wider posterior could take the place of."""
     batches = _data()
-    chosen = calibrate(network, batches, lb.Categorical())
-
-    def nll(width: float) -> float:
-        other = _network(0.6)
-        widen(other, width)
-        fitted = Temperature.fit(other, batches, lb.Categorical())
-        return lb.evaluate(fitted, batches, likelihood=lb.Categorical()).metrics["nll"]
-
-    for factor in (2**-0.5, 2**0.5):
-        assert nll(chosen.width) <= nll(chosen.width * factor) + 1e-6
-    assert abs(nll(chosen.width) - chosen.nll) < 1e-3
+    chosen = calibrate(_network(0.6), batches, lb.Categorical())
+    fits = {steps: _fitted(2 ** (steps / 4), batches) for steps in range(-8, 3, 2)}
+    least = min(fits, key=lambda steps: fits[steps][0])
+    assert chosen.width == pytest.approx(2 ** (least / 4))
     assert 0.35 <= chosen.width <= 0.71
-    assert chosen.rescaling is not None
-    assert 0.7 < chosen.rescaling < 1.4
+    assert abs(fits[least][0] - chosen.nll) < 1e-3
+    assert chosen.rescaling == pytest.approx(fits[least][1], rel=0.02)
+    assert chosen.rescaling < 1
+
+
+@pytest.mark.parametrize(
+    ("slope", "power", "widest"),
+    [(0.0, -1, 2.0), (0.015, -1, 2**0.25), (0.2, -1, 1.0), (0.0, 0, 1.0), (0.0, 1, 1.0)],  # the temperature must fall
+)
+def test_wider_posteriors_end_at_temperature_one_or_at_half_a_percent(
+    monkeypatch: pytest.MonkeyPatch, slope: float, power: int, widest: float
+) -> None:
+    def at_width(bnn: object, batches: object, likelihood: object, width: float, seed: int) -> Calibration:
+        nll = 0.5 * (1 + slope * abs(math.log2(width)))
+        return Calibration(width, 2.0 * width**power, nll, 1000 * nll + abs(math.log2(width)))
+
+    monkeypatch.setattr(lean_calibration, "_at_width", at_width)
+    assert calibrate(_network(0.6), [], lb.Categorical()).width == pytest.approx(widest)
+
+
+def test_a_pass_without_correlations_is_taken_where_it_is_as_good() -> None:
+    network = _network(0.6)
+    calibrate_one_pass(network, _data(), lb.Categorical())
+    assert network.predict_by == Moments(rank=0)
+
+
+@pytest.mark.parametrize(("with_correlations", "rank"), [(0.996, 0), (0.994, 8)])
+def test_correlations_are_taken_where_they_gain_more_than_half_a_percent(
+    monkeypatch: pytest.MonkeyPatch, with_correlations: float, rank: int
+) -> None:
+    def at_width(bnn: lb.Bayesian, batches: object, likelihood: object, width: float, seed: int) -> Calibration:
+        nll = (1.0 if bnn.predict_by == Moments(rank=0) else with_correlations) + abs(width - 1)
+        return Calibration(width, 1.0, nll, 1000 * nll)
+
+    monkeypatch.setattr(lean_calibration, "_at_width", at_width)
+    network = _network(0.6)
+    chosen = calibrate_one_pass(network, [], lb.Categorical())
+    assert network.predict_by == Moments(rank=rank)
+    assert (chosen.width, chosen.nll) == (1.0, with_correlations if rank else 1.0)
 
 
 def test_the_search_leaves_the_network_as_it_was_and_applying_scales_it() -> None:

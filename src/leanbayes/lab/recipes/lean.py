@@ -11,12 +11,12 @@ from leanbayes.bayesian import Bayesian
 from leanbayes.errors import MissingRule
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Recipe, Run, option
-from leanbayes.lab.recipes.lean_calibration import calibrate
+from leanbayes.lab.recipes.lean_calibration import calibrate, calibrate_one_pass
 from leanbayes.lab.recipes.options import check_within
 from leanbayes.likelihood import Categorical, Likelihood
 from leanbayes.posteriors import Normal
 from leanbayes.prediction import in_eval, laws_of
-from leanbayes.propagate import Sample, as_propagation
+from leanbayes.propagate import Moments, Sample, as_propagation
 from leanbayes.subspace import Subspace, everything, sensitivity, top_k
 from leanbayes.train import LeanTraining, Optimization
 
@@ -33,7 +33,8 @@ class Lean(Recipe):
     mirrored draws, m + Δ and m − Δ, which batch norm does not undo. For classes, labels and pixels the learning rate
     stays constant, and the means of the last steps are averaged. For numbers the learning rate falls, and the epoch
     with the least validation loss is kept. After training, the validation set decides two numbers: how wide the
-    posterior is, and the temperature of the logits or the factor of the predicted noise.
+    posterior is, and the temperature of the logits or the factor of the predicted noise. For classes, labels and pixels
+    it also decides whether the pass of moments carries correlations, which cost about as much again as the rest.
     `leanbayes.train.LeanTraining` has the numbers and their reasons.
     """
 
@@ -89,7 +90,8 @@ class Lean(Recipe):
     predict: str | None = option(
         None,
         "How randomness passes through the network in predictions. By default it is moments (one pass) where every "
-        "operation of the network has a rule for moments, and sample elsewhere.",
+        "operation of the network has a rule for moments, and sample elsewhere. For classes, labels and pixels the "
+        "validation set then chooses between moments with and without correlations.",
     )
     calibrate: bool = option(
         True,
@@ -148,7 +150,9 @@ class Lean(Recipe):
         if not self.calibrate:
             return bnn
         with run.charged():
-            chosen = calibrate(bnn, run.tracked(task.validation, "calibration"), task.likelihood, run.seed)
+            free = self.predict is None and isinstance(bnn.predict_by, Moments)
+            choose = calibrate_one_pass if free else calibrate
+            chosen = choose(bnn, run.tracked(task.validation, "calibration"), task.likelihood, run.seed)
         return chosen.applied(bnn, task.likelihood)
 
     def _subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:

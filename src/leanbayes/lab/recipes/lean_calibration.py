@@ -8,10 +8,22 @@ numbers, the best factor of the noise that the network predicts, or the best noi
 Width and temperature have a weak prior around 1: a factor of two costs half a nat in all. It decides nothing where the
 validation set has hundreds of examples. Where it has few, and all of them are right, the likelihood alone would make
 the predictions ever surer.
+
+For classes, labels and pixels the choice is not always the width with the least NLL. If predictions are too sure
+there, logits are divided by a temperature above 1, which changes familiar and unfamiliar inputs alike. A wider
+posterior makes the predictions less sure too, but above all those for unfamiliar inputs. So the posterior is made wider
+instead, as long as the best temperature falls by it, but not below 1, and the NLL stays within half a percent of the
+least. Five LeNet-5, trained on 10,000 images of Fashion-MNIST and judged on 10,000 other training images, had the same
+NLL on average, and images of MNIST were told from theirs with an AUROC of 0.809 instead of 0.805, or of 0.896 instead
+of 0.889 by the epistemic part. For two networks with batch norm these were 0.865 instead of 0.864, and 0.919 instead of
+0.908, with an NLL of 0.272 instead of 0.271. These numbers are with passes without correlations, too:
+
+A pass of moments without correlations (``rank=0``), which costs little more than half of one with
+them, is taken unless the NLL of the other one is lower by more than half a percent.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +37,15 @@ from leanbayes.evaluation import evaluate
 from leanbayes.likelihood import Gaussian, Likelihood
 from leanbayes.optim import random_tensors
 from leanbayes.prediction import predict
+from leanbayes.propagate import Moments
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "calibrate_one_pass"]
 
-_STEP = 2**0.5  # from one width to the next
+_STEP = 2**0.25  # from one width to the next
+_STRIDE = 2  # steps at a time in the search for the least NLL
 _PRIOR = math.log(2)  # the standard deviation of log w and log T
-_FARTHEST = 4  # steps in either direction: widths from 1/4 to 4
+_FARTHEST = 8  # steps in either direction: widths from 1/4 to 4
+_TOLERANCE = 0.005  # the share of the least NLL that a wider posterior, or a cheaper pass, may cost
 
 
 @dataclass(frozen=True)
@@ -65,10 +80,30 @@ class Calibration:
         return rescaling.by(bnn, self.rescaling)
 
 
-def calibrate(bnn: Bayesian, batches: Iterable[Any], likelihood: Likelihood, seed: int = 0) -> Calibration:
-    """Find the width with the least validation NLL, each with its own best temperature; leave the network as it was.
+def calibrate_one_pass(bnn: Bayesian, batches: Iterable[Any], likelihood: Likelihood, seed: int = 0) -> Calibration:
+    """Choose as `calibrate` does for a network that predicts by moments, and choose the cheaper pass if it is as good.
 
-    The search starts at width 1 and walks in the direction that lowers the NLL, in steps of √2, until it rises.
+    The network's ``predict_by`` is then the pass that was chosen.
+    """
+    if not likelihood.has_logits:
+        return calibrate(bnn, batches, likelihood, seed)
+    with_correlations, without = Moments(), Moments(rank=0)
+    bnn.predict_by = without
+    chosen = calibrate(bnn, batches, likelihood, seed)
+    bnn.predict_by = with_correlations
+    other = _at_width(bnn, batches, likelihood, chosen.width, seed)
+    if other.nll * (1 + _TOLERANCE) < chosen.nll:
+        return calibrate(bnn, batches, likelihood, seed)
+    bnn.predict_by = without
+    return chosen
+
+
+def calibrate(bnn: Bayesian, batches: Iterable[Any], likelihood: Likelihood, seed: int = 0) -> Calibration:
+    """Choose the width, each with its own best temperature; leave the network as it was.
+
+    The search for the least validation NLL starts at width 1 and walks in the direction that lowers it, in steps of √2,
+    until it rises. For likelihoods of logits it then walks to wider posteriors, in steps of the fourth root of 2, as
+    long as the temperature falls, but not below 1, and the NLL stays within half a percent of the least.
 
     Args:
         bnn: the trained network.
@@ -77,14 +112,33 @@ def calibrate(bnn: Bayesian, batches: Iterable[Any], likelihood: Likelihood, see
         seed: decides the draws of a network that predicts by draws. All widths get the same draws, which makes them
             easier to compare, and the result repeatable.
     """
-    best = start = _at_width(bnn, batches, likelihood, 1.0, seed)
-    for factor in (1 / _STEP, _STEP):
-        for steps in range(1, _FARTHEST + 1):
-            tried = _at_width(bnn, batches, likelihood, factor**steps, seed)
-            if tried.cost >= best.cost:
-                break
-            best = tried
-        if best is not start:
+    known: dict[int, Calibration] = {}
+
+    def at(steps: int) -> Calibration:
+        if steps not in known:
+            known[steps] = _at_width(bnn, batches, likelihood, _STEP**steps, seed)
+        return known[steps]
+
+    best = at(_least(at))
+    if not likelihood.has_logits:
+        return best
+    widest = best
+    for steps in range(_least(at) + 1, _FARTHEST + 1):
+        wider = at(steps)
+        in_its_place = 1 <= (wider.rescaling or 0) < (widest.rescaling or 0)
+        if not in_its_place or wider.nll > (1 + _TOLERANCE) * best.nll:
+            break
+        widest = wider
+    return widest
+
+
+def _least(at: Callable[[int], Calibration]) -> int:
+    """Return how many steps from width 1 the cost is least."""
+    best = 0
+    for direction in (-_STRIDE, _STRIDE):
+        while abs(best + direction) <= _FARTHEST and at(best + direction).cost < at(best).cost:
+            best += direction
+        if best:
             break  # a lower cost on one side: the other side is higher
     return best
 
