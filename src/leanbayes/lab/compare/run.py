@@ -99,8 +99,8 @@ def compare(
         )
     if (folder / QUEUE).exists():
         raise FileError(
-            f"workers share the jobs of {folder}, or did so until they were killed; continue with --executor shared, or "
-            f"remove {folder / QUEUE} to do the jobs again that are not in the results"
+            f"workers share the jobs of {folder}, or did so until they were killed; continue with --executor shared, "
+            f"or remove {folder / QUEUE} to do the jobs again that are not in the results"
         )
     with only_user_of(folder) if is_main_process() else nullcontext():
         record = Record(folder, _header(task, protocol, command, about or {}), recipes)

@@ -11,9 +11,11 @@ from leanbayes.lab.jobs.executor import Order, Plan, Workers
 from leanbayes.lab.jobs.job import Needs
 from leanbayes.lab.jobs.leases import Patience
 from leanbayes.lab.jobs.queue import Queue
-from leanbayes.lab.jobs.work import Do, More, Say, work
+from leanbayes.lab.jobs.work import Do, More, Say, say_nothing, work
 
 __all__ = ["Crew", "crew_of"]
+
+_MANY = 2**31  # jobs, if nobody knows yet how many there will be
 
 OnDone = Callable[[set[str]], None]
 """Is called with the keys of jobs that have been done since the last call."""
@@ -32,7 +34,7 @@ class Crew:
 
     plan: Plan
     command: Sequence[str] = ()
-    say: Say = lambda line: None  # noqa: E731
+    say: Say = say_nothing
     patience: Patience = field(default_factory=Patience)
 
     @property
@@ -85,9 +87,8 @@ class Crew:
             needs = needs.both(job.needs)
         logs = queue.folder / "logs"
         logs.mkdir(exist_ok=True)
-        workers = start(
-            Order(self.command, self.plan.workers, waiting if more is None else 2**31, needs, logs, self.plan.options)
-        )
+        count = waiting if more is None else _MANY
+        workers = start(Order(self.command, self.plan.workers, count, needs, logs, self.plan.options))
         try:
             while True:
                 living = workers.living()

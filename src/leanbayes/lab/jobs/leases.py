@@ -3,10 +3,11 @@
     workers/<worker>            a counter that a worker raises about once a second while it lives
     leases/<key>.<generation>   who does a job, or that its worker gave it back. The highest generation counts
 
-A file of a generation is created exclusively and is never removed, so one process alone is ever its holder. A worker whose counter stands still has died, or is stopped, or cannot reach the folder. Another process
-then takes the next generation. It judges the counter by its own monotonic clock: how long it has itself looked at a
-counter that did not change. No two clocks are ever compared, so clocks may disagree. A process that was itself stopped
-does not count that time, because a single look counts for a fifth of the patience at most.
+A file of a generation is created exclusively and is never removed, so one process alone is ever its holder. A worker
+whose counter stands still has died, or is stopped, or cannot reach the folder. Another process then takes the next
+generation. It judges the counter by its own monotonic clock: how long it has itself looked at a counter that did not
+change. No two clocks are ever compared, so clocks may disagree. A process that was itself stopped does not count that
+time, because a single look counts for a fifth of the patience at most.
 
 On the machine of a worker, the system knows at once whether its process has ended.
 """

@@ -163,8 +163,8 @@ class Queue:
         if deaths >= self.most_deaths:
             claim.publish(
                 None,
-                f"{deaths} workers ended while they did this job; if their memory was too small, give them more, and run "
-                "the same command again",
+                f"{deaths} workers ended while they did this job; if their memory was too small, give them more, and "
+                "run the same command again",
             )
             return None
         return claim

@@ -9,7 +9,7 @@ from leanbayes.errors import FileError
 from leanbayes.lab.jobs.job import Job, Needs, this_machine
 from leanbayes.lab.jobs.queue import Claim, Queue, is_full_disk
 
-__all__ = ["Do", "More", "Say", "work"]
+__all__ = ["Do", "More", "Say", "say_nothing", "work"]
 
 Do = Callable[[Job, Path], dict[str, Any]]
 """Does a job: it writes files to the folder that it is called with, and returns the result as JSON."""
@@ -44,7 +44,7 @@ def work(
         machine: what this machine has; by default the worker looks.
     """
     machine = machine or this_machine()
-    say = say or _nobody
+    say = say or say_nothing
     warned = False
     while True:
         if look is not None:
@@ -58,9 +58,7 @@ def work(
             return
         large = queue.too_large(machine)
         if large and not warned:
-            say(
-                f"{len(large)} jobs need more than this machine has, such as {large[0].needs}; other workers must do them"
-            )
+            say(f"{len(large)} jobs need more than this machine has, such as {large[0].needs}; others must do them")
             warned = True
         time.sleep(queue.leases.patience.look)
 
@@ -91,5 +89,5 @@ def _attempt(claim: Claim, do: Do, say: Say) -> None:
         raise
 
 
-def _nobody(line: str) -> None:
-    pass
+def say_nothing(line: str) -> None:
+    """Say nothing to anybody."""

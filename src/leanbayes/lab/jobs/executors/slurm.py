@@ -34,8 +34,8 @@ class _Submitted:
             executor = submitit.AutoExecutor(folder=order.logs / "%j", cluster=cluster)
         except RuntimeError as error:
             raise InputError(
-                f"--executor slurm cannot reach a cluster: {' '.join(str(error).split())}; start the command where sbatch "
-                "works"
+                f"--executor slurm cannot reach a cluster: {' '.join(str(error).split())}; start the command where "
+                "sbatch works"
             ) from error
         parameters: dict[str, Any] = {"timeout_min": self._minutes(options), "cpus_per_task": order.needs.cores}
         if order.needs.gpus:

@@ -1,6 +1,6 @@
 """Small jobs whose results everybody can check, and a worker that does them.
 
-    python -m tests.queue.small FOLDER JOBS      (a worker: what executors start)
+    python -m tests.workers.small FOLDER JOBS      (a worker: what executors start)
 
 A job of number n walks n steps of a random walk with the seed n. It writes the walk to a file in a few parts, so that a
 kill hits it in the middle, and it notes in a log when it begins and when its result is published.
@@ -16,8 +16,8 @@ from typing import Any
 
 from leanbayes._files import write_text
 from leanbayes.lab.jobs import Job, Patience, Queue
-from leanbayes.lab.jobs.work import work
 from leanbayes.lab.jobs.leases import PARENT
+from leanbayes.lab.jobs.work import work
 
 __all__ = ["QUICK", "expected", "jobs", "log_of", "result_of", "run_worker"]
 

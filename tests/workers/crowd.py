@@ -1,4 +1,4 @@
-"""Many workers in forked processes, which are killed and stopped at random moments, and the checks of what they leave."""
+"""Many workers in forked processes, which are killed and stopped at random moments, and what they must leave."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leanbayes.lab.jobs import Patience
-from tests.queue.small import QUICK, expected, log_of, run_worker
+from tests.workers.small import QUICK, expected, log_of, run_worker
 
 __all__ = ["Crowd", "check_all_done", "kills"]
 
