@@ -15,6 +15,7 @@ from leanbayes.lab.jobs.work import Do, More, Say, say_nothing, work
 
 __all__ = ["Crew", "crew_of"]
 
+_MOMENT = 5.0  # seconds
 _MANY = 2**31  # jobs, if nobody knows yet how many there will be
 
 OnDone = Callable[[set[str]], None]
@@ -42,6 +43,11 @@ class Crew:
         """What the user has stated that every job needs."""
         return self.plan.needs
 
+    @property
+    def is_worker(self) -> bool:
+        """Whether another process has started this one, and collects the results."""
+        return self.plan.executor.name == "worker"
+
     @contextmanager
     def working(self, queue: Queue) -> Iterator[None]:
         """Show other workers of the queue that this process lives."""
@@ -63,7 +69,7 @@ class Crew:
         watch = _Watch(queue, on_done)
         if self.plan.executor.start is None:
             work(queue, do, more=more, say=self.say, look=watch)
-            if self.plan.executor.name == "worker":
+            if self.is_worker:
                 raise SystemExit(0)  # the process that started this one goes on
         else:
             self._have_done(queue, more, watch)
@@ -95,6 +101,7 @@ class Crew:
                 watch()
                 later = more is not None and more()
                 if not queue.is_current() or (queue.is_complete() and not later):
+                    _let_end(workers)
                     return
                 if not living:
                     self._give_up(queue, workers)
@@ -108,6 +115,13 @@ class Crew:
             f"all workers have ended, and {left} jobs are left: {workers.last_words()}; run the same command again to "
             "continue"
         )
+
+
+def _let_end(workers: Workers) -> None:
+    """Wait a moment for workers that notice by themselves that no job is left."""
+    end = time.monotonic() + _MOMENT
+    while workers.living() and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 class _Watch:

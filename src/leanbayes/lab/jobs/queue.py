@@ -109,6 +109,12 @@ class Queue:
         file = self.finished / key / _OUTCOME
         return Outcome.of(_read(file), file)
 
+    def forget_failures(self) -> None:
+        """Let the jobs that have failed be done again."""
+        for key in self.done() & self.jobs().keys():
+            if self.outcome(key).error is not None:
+                discard(self.finished / key)
+
     def claim(self, machine: Needs) -> "Claim | None":
         """Take a job that fits this machine and that no living worker does; None if there is none at present."""
         newest = self.leases.newest()  # before the list of what is done, which a worker leaves after its lease
@@ -291,6 +297,7 @@ class Claim:
                 raise FileError(f"cannot publish the job {self.job.key}: {problem}") from problem
             self.drop()
             return False
+        self.give_back()
         return True
 
     def drop(self) -> None:
