@@ -1,20 +1,23 @@
 """Small jobs whose results everybody can check, and a worker that does them.
 
-    python -m tests.workers.small FOLDER JOBS      (a worker: what executors start)
+    python -m tests.workers.small FOLDER JOBS      (a worker, as executors start it)
 
 A job of number n walks n steps of a random walk with the seed n. It writes the walk to a file in a few parts, so that a
 kill hits it in the middle, and it notes in a log when it begins and when its result is published.
 """
 
+import argparse
 import hashlib
 import os
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from leanbayes._files import write_text
+from leanbayes._files import write_bytes, write_text
+from leanbayes.errors import LeanBayesError
 from leanbayes.lab.jobs import Job, Patience, Queue
 from leanbayes.lab.jobs.leases import PARENT
 from leanbayes.lab.jobs.work import work
@@ -54,9 +57,14 @@ def note(folder: Path, *words: str) -> None:
 
 
 def run_worker(
-    folder: Path, number: int, patience: Patience = QUICK, pause: float = 0.03, most_deaths: int = 50
+    folder: Path,
+    number: int,
+    patience: Patience = QUICK,
+    pause: float = 0.03,
+    scratch: Path | None = None,
+    most_deaths: int = 50,
 ) -> None:
-    """Do jobs until all are done."""
+    """Do jobs until all are done. With ``scratch``, each job needs a megabyte in that folder for a moment."""
     queue = Queue(folder / "queue", {"jobs": number}, patience=patience, most_deaths=most_deaths)
     queue.add(jobs(number))
     me = queue.leases.worker
@@ -64,6 +72,9 @@ def run_worker(
     def do(job: Job, place: Path) -> dict[str, Any]:
         note(folder, "begins", job.key, me)
         walk, result = result_of(job.payload["steps"])
+        if scratch is not None:
+            write_bytes(scratch / me, bytes(2**20))
+            (scratch / me).unlink()
         half = len(walk) // 2
         write_text(place / "first.txt", "\n".join(map(repr, walk[:half])))
         time.sleep(pause * (0.5 + random.random()))
@@ -72,10 +83,22 @@ def run_worker(
         return result
 
     with queue.leases.living():
-        note(folder, "lives", me, str(os.getpid()))
+        note(folder, "lives", me, str(Path("/proc/self/ns/net").readlink()), str(round(time.time())))
         work(queue, do, say=lambda line: note(folder, "says", me, *line.split()))
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("jobs", type=int)
+    parser.add_argument("--pause", type=float, default=0.01)
+    parser.add_argument("--scratch", type=Path)
+    parser.add_argument("--watch-only", action="store_true", help="do not ask the system whether a process has ended")
+    asked = parser.parse_args()
     os.environ.setdefault(PARENT, str(os.getppid()))
-    run_worker(Path(sys.argv[1]), int(sys.argv[2]), pause=0.01)
+    patience = replace(QUICK, ask_system=not asked.watch_only)
+    try:
+        run_worker(asked.folder, asked.jobs, patience, asked.pause, asked.scratch)
+    except LeanBayesError as error:
+        sys.stderr.write(f"leanbayes: {error}\n")
+        raise SystemExit(2) from None

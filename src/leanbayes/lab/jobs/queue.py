@@ -165,6 +165,7 @@ class Queue:
             raise
         if (self.finished / job.key).exists():  # the worker before us was quicker after all
             claim.drop()
+            claim.give_back()
             return None
         if deaths >= self.most_deaths:
             claim.publish(

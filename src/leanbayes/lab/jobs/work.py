@@ -1,5 +1,6 @@
 """What a worker does: it takes one job after the other until all are done."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,10 +71,11 @@ def _attempt(claim: Claim, do: Do, say: Say) -> None:
     try:
         try:
             result = do(claim.job, claim.folder)
+            json.dumps(result, allow_nan=False)  # what JSON cannot hold is an error of the job
         except Exception as problem:
             if is_full_disk(problem):
                 raise
-            error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+            result, error = None, f"{type(problem).__name__}: {' '.join(str(problem).split())}"
         if not claim.publish(result, error):
             say(f"another worker has taken over the job {key}, because this one was silent; its result is discarded")
     except Exception as problem:
