@@ -16,7 +16,7 @@ from typing import Any
 from leanbayes.lab.jobs import Patience
 from tests.workers.small import QUICK, expected, log_of, run_worker
 
-__all__ = ["Crowd", "check_all_done", "kills"]
+__all__ = ["Crowd", "check_all_done", "kills", "stopped"]
 
 
 @dataclass
@@ -125,6 +125,27 @@ def kills(
     assert not crowd.ended_badly, crowd.ended_badly
     assert sorted(crowd.killed) == list(range(workers)), f"all was done before each worker was killed: {crowd.killed}"
     return report | {"workers": workers, "kills": sum(crowd.killed.values()), "stops": crowd.stopped, "seed": seed}
+
+
+def stopped(folder: Path, number: int = 2, patience: Patience = QUICK) -> dict[str, Any]:
+    """Stop a worker in the middle of a job for longer than its lease: another does the job, and the first drops it."""
+    crowd = Crowd(lambda place: run_worker(folder, number, patience, pause=0.5), 2)
+    crowd.start(0)
+    while not any(words[0] == "begins" for words in log_of(folder)):
+        time.sleep(0.01)
+    os.kill(crowd.processes[0], signal.SIGSTOP)
+    crowd.start(1)
+    while 1 in crowd.processes:
+        crowd.reap()
+        time.sleep(0.01)
+    report = check_all_done(folder, number)
+    os.kill(crowd.processes[0], signal.SIGCONT)
+    crowd.wait(60)
+    assert not crowd.ended_badly
+    after = check_all_done(folder, number)  # the first worker has changed nothing
+    assert (report["retried"], report["discarded"]) == (1, 0)
+    assert after["discarded"] == 1, "the worker that was stopped said nothing"
+    return after | {"stops": 1}
 
 
 def check_all_done(folder: Path, number: int) -> dict[str, Any]:

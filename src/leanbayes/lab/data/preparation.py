@@ -150,20 +150,23 @@ class Preparation:
         if not path.exists():
             raise FileError(f"there is no file or folder {path}; check the path")
         suffix = path.suffix.lower()
-        if suffix == ".npz" and path.is_file():
-            return self._rows(self._from_npz(path))
-        if self.size is None:
-            if suffix != ".csv":
-                raise InputError(f"the model takes {len(self.features)} features; give a .csv or an .npz, not {path}")
-            table = read_csv(path)
-            columns = [table.numbers(name) for name in self.features]
-            return self._rows(torch.tensor(columns, dtype=torch.float64).T)
+        if self.size is None or (suffix == ".npz" and path.is_file()):
+            return self._rows(self.table(path))
         files = image_files(path) if path.is_dir() else [path]
         if not files:
             raise InputError(f"{path} has no images ({' '.join(sorted(SUFFIXES))}); give a folder that has some")
         if path.is_file() and suffix not in SUFFIXES:
             raise InputError(f"the model takes images; give an image, a folder of them or an .npz, not {path}")
         return self._images(files, path if path.is_dir() else path.parent)
+
+    def table(self, path: Path) -> Tensor:
+        """Return the rows of an .npz or a CSV file, as numbers that are not standardised."""
+        if path.suffix.lower() == ".npz" and path.is_file():
+            return self._from_npz(path)
+        if path.suffix.lower() != ".csv":
+            raise InputError(f"the model takes {len(self.features)} features; give a .csv or an .npz, not {path}")
+        table = read_csv(path)
+        return torch.tensor([table.numbers(name) for name in self.features], dtype=torch.float64).T
 
     def picture(self, image: Path | HeldImage) -> Tensor:
         """Return an image as the model takes it; one of another size is resized or refused."""

@@ -50,7 +50,15 @@ def work(
     while True:
         if look is not None:
             look()
-        claim = queue.claim(machine)
+        try:
+            claim = queue.claim(machine)
+        except OSError as problem:
+            if not is_full_disk(problem):
+                raise
+            raise FileError(
+                f"the disk of this worker is full, so it takes no more jobs and ends; free some space, and start it "
+                f"again ({problem})"
+            ) from problem
         if claim is not None:
             _attempt(claim, do, say)
             continue

@@ -1,13 +1,14 @@
 """The rows of a .csv file of features, or of an .npz file."""
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from leanbayes.lab.data import Preparation
-from leanbayes.lab.data.new_cases import NewCases
-from leanbayes.lab.data.tables import read_csv
+from leanbayes.lab.data.new_cases import NewCase
 from leanbayes.lab.shards.form import Cases, Form, ListedCases, Part
 
 __all__ = ["ROWS"]
@@ -22,8 +23,9 @@ def fits(path: Path, preparation: Preparation) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _cases(path: Path, preparation: Preparation, changed: float) -> NewCases:  # noqa: ARG001
-    return NewCases(preparation, path)
+def _table(path: Path, preparation: Preparation, changed: float) -> Tensor:  # noqa: ARG001
+    """Return the rows of a file, which stay in memory for the next part, unless the file changes."""
+    return preparation.table(path)
 
 
 def _columns(path: Path) -> tuple[str, ...]:
@@ -34,19 +36,19 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 def cut(path: Path, preparation: Preparation, size: int) -> Iterator[dict[str, Any]]:
     """Cut the rows."""
-    if path.suffix.lower() == ".csv":
-        count = len(read_csv(path).rows)
-    else:
-        count = len(_cases(path, preparation, path.stat().st_mtime))
+    count = len(_table(path, preparation, path.stat().st_mtime))
     for start in range(0, count, size):
         yield {"start": start, "count": min(size, count - start)}
 
 
 def read(path: Path, part: Part, preparation: Preparation) -> Cases:
-    """Read some rows. The table stays in memory for the next part."""
-    cases = _cases(path, preparation, path.stat().st_mtime)
-    rows = range(part["start"], min(part["start"] + part["count"], len(cases)))
-    return ListedCases([cases.names[row] for row in rows], [cases[row] for row in rows])
+    """Read some rows. The name of a row is its number in the file."""
+    start = part["start"]
+    rows = _table(path, preparation, path.stat().st_mtime)[start : start + part["count"]]
+    names = [str(start + number) for number in range(len(rows))]
+    inputs = [preparation.standardise(row) for row in rows]
+    cases = [NewCase(name, x, read=partial(preparation.original, x)) for name, x in zip(names, inputs, strict=True)]
+    return ListedCases(names, cases)
 
 
 ROWS = Form("rows", "a .csv file of features or an .npz file", fits, cut, read, order=1)
