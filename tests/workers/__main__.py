@@ -2,6 +2,7 @@
 
     python -m tests.workers                                  (everything that this machine permits; `make test-workers`)
     python -m tests.workers kills predictions                (a part)
+    python -m tests.workers --small kills stopped            (a sample, as the default tests run it)
 
 Each line of the output is one scenario with its counts. The program ends with code 1 if one of them fails.
 
@@ -67,10 +68,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(SCENARIOS))
     parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--small", action="store_true", help="fewer jobs and inputs for kills and predictions")
     asked = parser.parse_args()
     unknown = set(asked.scenarios) - set(SCENARIOS)
     if unknown:
         parser.error(f"unknown scenarios {sorted(unknown)}; choose from {list(SCENARIOS)}")
+    if asked.small:
+        SCENARIOS["kills"] = lambda top, seed: iter([kills(top, 40, 4, seed, stops=1, pause=0.2)])
+        SCENARIOS["predictions"] = lambda top, seed: iter([predict_with_kills(top, 4_000, 2, 200, 2, seed)])
     failed = []
     memory = Path("/dev/shm")  # a disk would need a moment for each flush, and the runs have thousands of them
     for name in asked.scenarios or SCENARIOS:

@@ -19,7 +19,9 @@ Part = Mapping[str, Any]
 class Cases(Protocol):
     """The inputs of a shard, which are read when they are needed."""
 
-    names: list[str]
+    @property
+    def names(self) -> list[str]:
+        """The name of each input."""
 
     def __len__(self) -> int: ...
 

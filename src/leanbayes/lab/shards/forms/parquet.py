@@ -63,7 +63,8 @@ def _picture(path: Path, name: str, cell: Any, preparation: Preparation) -> NewC
 
 def _rows(file: Any, start: int, count: int, columns: list[str]) -> tuple[Any, int]:
     """Read the rows from ``start`` on, and return them with the number of the first one."""
-    groups, before, first = [], 0, 0
+    groups: list[int] = []
+    before, first = 0, 0
     for group in range(file.num_row_groups):
         size = file.metadata.row_group(group).num_rows
         if before + size > start and before < start + count:

@@ -104,7 +104,7 @@ def _archive(path: Path, offset: int) -> Iterator[tarfile.TarFile]:
 
 def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield the inputs of an archive with the names of their samples."""
-    for member in archive:
+    while (member := archive.next()) is not None:
         archive.members = []  # otherwise the archive keeps what it has passed, which may be millions
         name = PurePosixPath(member.name)
         if not member.isfile() or name.suffix.lower() not in (*SUFFIXES, ".npy") or name.name.startswith("."):
@@ -114,6 +114,10 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfil
                 f"{path}: {member.name} claims {member.size:,} bytes, more than {_LARGEST_MEMBER:,} are read"
             )
         yield str(name.with_name(name.name.partition(".")[0])), member
+    file: Any = archive.fileobj
+    file.seek(archive.offset)
+    if file.read(tarfile.BLOCKSIZE).strip(b"\0"):  # tarfile takes a damaged header for the end of the archive
+        raise FileError(f"{path} is damaged at byte {archive.offset:,}; copy it again")
 
 
 TAR = Form("tar", "a WebDataset (.tar)", fits, cut, read, order=1)
