@@ -105,7 +105,7 @@ def _archive(path: Path, offset: int) -> Iterator[tarfile.TarFile]:
 def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield the inputs of an archive with the names of their samples."""
     while (member := archive.next()) is not None:
-        archive.members = []  # otherwise the archive keeps what it has passed, which may be millions
+        archive.members = []  # type: ignore[attr-defined]  # it would keep all that it has passed, perhaps millions
         name = PurePosixPath(member.name)
         if not member.isfile() or name.suffix.lower() not in (*SUFFIXES, ".npy") or name.name.startswith("."):
             continue
