@@ -57,7 +57,7 @@ class ray_cluster:  # noqa: N801  (a context manager)
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=os.environ | {"RAY_DISABLE_IMPORT_WARNING": "1"},
+            env=os.environ | {"RAY_worker_niceness": "0"},  # on a busy machine, its usual 15 would wait for minutes
         )
         end = time.monotonic() + 120
         while not self._answers():
