@@ -190,7 +190,7 @@ def _by_crew(
 ) -> dict[str, Any]:
     """Have the jobs that have no result yet done by a crew. One process keeps the results and writes the record."""
     by_key = {work.file.stem: work for work in works}
-    queue = Queue(folder, {"format": FORMAT, "study": study.name, "folder": str(works[0].folder.resolve())})
+    queue = Queue(folder, {"format": FORMAT, "study": study.name, "jobs": sorted(by_key)}, patience=crew.patience)
 
     def do(job: QueueJob, place: Path) -> dict[str, Any]:  # noqa: ARG001
         with _one_thread():

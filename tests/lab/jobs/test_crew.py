@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leanbayes.errors import LeanBayesError
+from leanbayes.errors import InputError, LeanBayesError
 from leanbayes.lab.jobs import Crew, Job, Patience, Queue, crew_of, plan_of
 
 QUICK = Patience(beat=0.02, silence=0.3, look=0.01)
@@ -89,3 +89,12 @@ def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
     with crew.working(queue), crew.collecting(queue, nothing) as is_first:
         assert is_first
     assert mark.exists()
+
+
+def test_a_machine_that_is_too_small_is_refused_at_once(tmp_path: Path) -> None:
+    crew = Crew(plan_of("local:2,gpus=99"), [sys.executable, "-c", ""], patience=QUICK)
+    queue = Queue(tmp_path / "queue", {}, patience=QUICK)
+    queue.add([Job("job", crew.needs)])
+    said = "a job needs 1 core, 99 GPUs, and this machine has"
+    with pytest.raises(InputError, match=said), crew.working(queue), crew.collecting(queue, nothing):
+        pytest.fail("nothing was done")

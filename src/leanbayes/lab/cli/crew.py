@@ -1,9 +1,11 @@
 """The option ``--executor``, which says where the jobs of a command run."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Session
 
 if TYPE_CHECKING:  # slow to import, and not needed for help
@@ -28,5 +30,10 @@ def make_crew(text: str, session: Session, instead: Mapping[str, str] | None = N
     """
     from leanbayes.lab.jobs import crew_of, plan_of
 
+    plan = plan_of(text)
+    if not plan.is_plain and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(
+            f"--executor {text} has workers of its own; start the command without accelerate launch and torchrun"
+        )
     words = [(instead or {}).get(word, word) for word in shlex.split(session.command_line)[1:]]
-    return crew_of(plan_of(text), words, session.bars.remark)
+    return crew_of(plan, words, session.bars.remark)

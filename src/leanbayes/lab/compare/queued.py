@@ -41,6 +41,7 @@ def compare_by_crew(
 ) -> dict[str, Any]:
     """Have every recipe trained with every seed by a crew, and merge the runs; see `leanbayes.lab.compare.compare`."""
     identity = {key: header[key] for key in ("format", "task", "about", "budget", "samples")}
+    identity |= {"seeds": list(seeds), "recipes": {name: settings(recipe) for name, recipe in recipes.items()}}
     queue = Queue(folder / QUEUE, identity, patience=crew.patience)
     runs = {_key(name, seed): (name, seed) for seed in seeds for name in recipes}
     nets: dict[int, dict[Any, Any]] = {}  # recipes of one seed share the plain networks that they start from
@@ -115,7 +116,8 @@ def _merge(source: Path, folder: Path, name: str, seed: int) -> None:
     moves += [(f"arrays/{short}.safetensors", not arrays.exists()), (f"runs/{short}-{seed}.json", True)]
     for path, wanted in moves:
         if wanted and (source / path).exists():
-            (source / path).replace(folder / path)
+            with suppress(FileNotFoundError):  # a process that was stopped while it merged is back
+                (source / path).replace(folder / path)
 
 
 @contextmanager

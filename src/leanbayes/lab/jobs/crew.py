@@ -77,7 +77,7 @@ class Crew:
         with queue.alone("collect"):
             is_first = queue.is_current()
             yield is_first
-            if is_first:
+            if is_first and queue.is_current():  # not if this process was stopped here, and another was quicker
                 queue.remove()
 
     def _have_done(self, queue: Queue, more: More | None, watch: "_Watch") -> None:

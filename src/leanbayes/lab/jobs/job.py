@@ -19,7 +19,7 @@ class Needs:
     """What a job needs of the machine that does it.
 
     Args:
-        cores: how many cores it keeps busy.
+        cores: how many cores it keeps busy. With fewer it is slower, so a small machine may do it, too.
         memory: how many gigabytes (10⁹ bytes) of memory it takes; 0 if nobody has stated it.
         gpus: how many GPUs it takes.
     """
@@ -37,7 +37,7 @@ class Needs:
 
     def fits(self, machine: "Needs") -> bool:
         """Return whether a machine that has ``machine`` can do such a job."""
-        return self.cores <= machine.cores and self.memory <= machine.memory and self.gpus <= machine.gpus
+        return self.memory <= machine.memory and self.gpus <= machine.gpus
 
     def both(self, other: "Needs") -> "Needs":
         """Return what suffices for either of two jobs.

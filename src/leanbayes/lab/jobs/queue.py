@@ -240,7 +240,9 @@ class Queue:
                 f"install the same version on every machine, or remove {self.folder} to do its jobs again"
             )
         if not same:
-            raise InputError(f"{self.folder} is the queue of another run; give another folder")
+            raise InputError(
+                f"{self.folder} is the queue of another run; give another folder, or remove the queue if nobody uses it"
+            )
         return str(header["identity"])
 
 

@@ -5,7 +5,9 @@ import signal
 import subprocess
 from pathlib import Path
 
+from leanbayes.errors import InputError
 from leanbayes.lab.jobs.executor import Executor, Order
+from leanbayes.lab.jobs.job import this_machine
 from leanbayes.lab.jobs.leases import PARENT
 
 __all__ = ["LOCAL"]
@@ -15,6 +17,9 @@ class _Processes:
     """Processes of this machine, which end with this one."""
 
     def __init__(self, order: Order) -> None:
+        machine = this_machine()
+        if not order.needs.fits(machine):
+            raise InputError(f"a job needs {order.needs}, and this machine has {machine}; use other machines")
         self.order = order
         count = min(order.workers or 1, max(order.jobs, 1))
         threads = max(1, (os.cpu_count() or 1) // count)
