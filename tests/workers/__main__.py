@@ -13,6 +13,7 @@ Each line of the output is one scenario with its counts. The program ends with c
 * clocks: three workers whose clocks are up to 403 days apart; one is killed.
 * full-disk, full-folder: a worker, or all of them, have no space.
 * executors: the same jobs by local processes, by submitit's local executor and by a Ray cluster (`ray start --head`).
+* commands: compare, tune and reproduce by two worker processes, against one process.
 * predictions: 100,000 inputs, 4 workers, 12 kills; efficiency: the speed of 2 and 4 workers against one.
 """
 
@@ -29,6 +30,7 @@ from typing import Any
 
 from leanbayes.lab.jobs import Patience
 from tests.workers import trouble
+from tests.workers.commands import LINES, same_by_workers
 from tests.workers.crowd import kills, stopped
 from tests.workers.executors import by_executor, ray_cluster
 from tests.workers.predictions import efficiency, predict_with_kills
@@ -52,6 +54,12 @@ def _executors(top: Path, seed: int) -> Reports:
         yield by_executor(f"ray:{address},workers=2", top / "ray", 200)
 
 
+def _commands(top: Path, seed: int) -> Reports:
+    for command in LINES:
+        (top / command).mkdir()
+        yield same_by_workers(top / command, command)
+
+
 SCENARIOS: dict[str, Callable[[Path, int], Reports]] = {
     "kills": _kills,
     "stopped": lambda top, seed: iter([stopped(top)]),
@@ -60,8 +68,9 @@ SCENARIOS: dict[str, Callable[[Path, int], Reports]] = {
     "full-disk": lambda top, seed: iter([trouble.full_disk(top, 60)]),
     "full-folder": lambda top, seed: iter([trouble.full_folder(top / "disk", 60)]),
     "executors": _executors,
+    "commands": _commands,
     "predictions": lambda top, seed: iter([predict_with_kills(top, 100_000, 4, 1000, 12, seed)]),
-    "efficiency": lambda top, seed: iter([efficiency(top, 100_000, 1000)]),
+    "efficiency": lambda top, seed: iter([efficiency(top, 40_000, 1000)]),
 }
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import random
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -114,18 +115,31 @@ def predict_with_kills(folder: Path, number: int, workers: int, size: int, kills
 
 
 def efficiency(folder: Path, number: int, size: int, counts: tuple[int, ...] = (1, 2, 4)) -> dict[str, Any]:
-    """The speed of several workers against one, by the clock of the jobs: they take turns, and the best of two counts.
+    """The speed of several workers against one. They take turns, and the best of three counts.
 
-    A run of one worker comes between the others, so that a machine that becomes busy slows all of them.
+    ``cores_used`` is the processor time of the best run divided by its wall time. If one worker has less than about
+    one core, others disturbed the machine, and the ratios say nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     make(folder, number)
-    best: dict[int, float] = {}
-    for turn in range(2):
+    best: dict[int, tuple[float, float]] = {}
+    for turn in range(3):
         for count in counts:
+            before = _processor_time()
             crowd, began = _crowd(folder, f"by-{count}-{turn}", size, count)
             crowd.wait()
             assert not crowd.ended_badly
-            best[count] = min(best.get(count, float("inf")), time.monotonic() - began)
-    speedups = {f"speedup_of_{count}": round(best[counts[0]] / best[count], 2) for count in counts[1:]}
-    return {"inputs": number, "inputs_per_second_of_1": round(number / best[counts[0]])} | speedups
+            seconds = time.monotonic() - began
+            best[count] = min(best.get(count, (float("inf"), 0.0)), (seconds, _processor_time() - before))
+    alone = best[counts[0]][0]
+    return {
+        "inputs": number,
+        "inputs_per_second": {count: round(number / seconds) for count, (seconds, _) in best.items()},
+        "speedup": {count: round(alone / seconds, 2) for count, (seconds, _) in best.items()},
+        "cores_used": {count: round(used / seconds, 2) for count, (seconds, used) in best.items()},
+    }
+
+
+def _processor_time() -> float:
+    """The processor time of all workers that have ended."""
+    return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
