@@ -17,6 +17,7 @@ import torch
 
 from leanbayes._files import _machine
 from leanbayes.errors import FileError, InputError, UnknownName
+from leanbayes.lab.jobs import Crew, Patience, plan_of
 from leanbayes_papers import Job, Outcome, Size, Verdict, reproduce
 from leanbayes_papers import run as runner
 from leanbayes_papers.scales import note
@@ -262,3 +263,20 @@ def test_a_study_whose_scales_did_not_move_cannot_give_holds(tmp_path: Path) -> 
     assert answers["moving"]["answer"] == "holds"
     assert answers["still"]["answer"] == "not testable here"
     assert answers["still"]["why"] == "the scales did not move in training: b"
+
+
+def test_a_crew_gives_the_same_tables_and_tries_failures_again(data: Path) -> None:
+    crew = Crew(plan_of("shared"), patience=Patience(beat=0.02, silence=0.3, look=0.01))
+    alone = go(data, cache=data.parent / "other")
+    (data / "a-1").write_text("fail")
+    failed = go(data, crew=crew)
+    assert [(job["method"], job["seed"]) for job in failed["failed"]] == [("a", 1)]
+    (data / "a-1").unlink()
+    (data / "calls").unlink()
+    together = go(data, crew=crew)
+    assert calls(data) == ["a 1"]
+    assert {name: together[name] for name in REPEATS} == {name: alone[name] for name in REPEATS}
+    assert not list((data.parent / "cache").rglob("queue"))
+    (data.parent / "cache" / "stub-smoke" / "queue").mkdir()
+    with pytest.raises(FileError, match="continue with --executor shared, or remove"):
+        go(data)

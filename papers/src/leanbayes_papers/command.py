@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from leanbayes.errors import InputError, LeanBayesError, UnknownName
-from leanbayes.lab.cli import Bars, Command, Result, Session, argument, print_line
+from leanbayes.lab.cli import EXECUTOR, Command, Result, Session, argument, make_crew, print_line
 from leanbayes.lab.recipes import option
 from leanbayes_papers import SIZES, STUDIES, Study, reproduce, study_named, write_claims
 
@@ -37,7 +37,8 @@ class ReproduceOptions:
         "LEANBAYES_DATA names, or ./data.",
     )
     seeds: tuple[int, ...] = option((), "The seeds. By default each study says how many it needs.")
-    workers: int = option(2, "How many processes work at once, each with one thread.")
+    workers: int = option(2, "How many processes work at once with --executor local, each with one thread.")
+    executor: str = option("local", EXECUTOR)
     out: str = option("docs/results", "The folder that receives claims.md, and in experiments/ records and figures.")
     cache: str = option(
         "out/experiments",
@@ -63,7 +64,7 @@ def run(options: ReproduceOptions, session: Session) -> Result:
     records, failed = [], []
     for study in STUDIES.values() if every else [study_named(options.name)]:
         try:
-            record = _reproduce(study, options, session.bars)
+            record = _reproduce(study, options, session)
         except LeanBayesError as error:
             if not every:
                 raise
@@ -97,12 +98,16 @@ def failed(result: Result) -> bool:
     return bool(result.get("failed"))
 
 
-def _reproduce(study: Study, options: ReproduceOptions, bars: Bars) -> dict[str, Any]:
+def _reproduce(study: Study, options: ReproduceOptions, session: Session) -> dict[str, Any]:
+    shown = 0
+
     def watch(done: int, total: int) -> None:
-        if done:
-            bars.step()
-        else:
-            bars.begin(f"{study.name}, jobs", total)
+        nonlocal shown
+        if not done:
+            session.bars.begin(f"{study.name}, jobs", total)
+        for _ in range(done - shown):
+            session.bars.step()
+        shown = done
 
     return reproduce(
         study,
@@ -113,6 +118,7 @@ def _reproduce(study: Study, options: ReproduceOptions, bars: Bars) -> dict[str,
         out=Path(options.out) / "experiments",
         cache=options.cache,
         watch=watch,
+        crew=make_crew(options.executor, session, {"all": study.name}),  # a worker does the jobs of one study
     )
 
 

@@ -16,6 +16,8 @@ from leanbayes._files import sweep, write_text
 from leanbayes._provenance import git, surroundings
 from leanbayes.errors import FileError, InputError, UnknownName
 from leanbayes.lab.data import data_dir, load_data
+from leanbayes.lab.jobs import Crew, Queue, is_full_disk
+from leanbayes.lab.jobs import Job as QueueJob
 from leanbayes.lab.processes import worker_processes
 from leanbayes.lab.statistics import interval
 from leanbayes_papers.scales import collecting
@@ -25,6 +27,7 @@ from leanbayes_papers.verdicts import judged
 __all__ = ["FORMAT", "reproduce"]
 
 FORMAT = 1
+_QUEUE = "queue"
 
 Watcher = Callable[[int, int], None]
 """A function that is called at the start and after each job with the numbers of finished jobs and of all jobs."""
@@ -40,6 +43,7 @@ def reproduce(
     out: Path | str = "docs/results/experiments",
     cache: Path | str = "out/experiments",
     watch: Watcher | None = None,
+    crew: Crew | None = None,
 ) -> dict[str, Any]:
     """Run a study at one size, and write its record to ``out`` as ``name-size.json`` with the figures beside it.
 
@@ -57,6 +61,7 @@ def reproduce(
         out: the folder of the record.
         cache: the folder of the results of single jobs; remove it to start afresh.
         watch: a function that receives the numbers of finished jobs and of all jobs.
+        crew: the workers that do the jobs instead of processes of this one; they share the folder ``cache``.
 
     Returns:
         The record.
@@ -82,10 +87,39 @@ def reproduce(
     works = [_Work(study.run, job, chosen, top, store / _file(study, job, chosen, top)) for job in jobs]
     report = watch or (lambda done, total: None)  # noqa: ARG005
     report(0, len(jobs))
+
+    def conclude(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        minutes = (time.perf_counter() - begin) / 60
+        return _record(study, size, chosen, jobs, rows, seeds, chosen_seeds, workers, minutes, destination)
+
+    if crew is not None:
+        record_file = destination / f"{study.name}-{size}.json"
+        return _by_crew(crew, store / _QUEUE, study, works, report, conclude, record_file)
+    if (store / _QUEUE).exists():
+        raise FileError(
+            f"workers share the jobs in {store}, or did so until they were killed; continue with --executor shared, or "
+            f"remove {store / _QUEUE} to do the jobs again that have no result yet"
+        )
     rows = []
     for row in _all_done(works, workers):
         rows.append(row)
         report(len(rows), len(jobs))
+    return conclude(rows)
+
+
+def _record(
+    study: Study,
+    size: str,
+    chosen: Size,
+    jobs: Sequence[Job],
+    rows: Sequence[dict[str, Any]],
+    seeds: Sequence[int] | None,
+    chosen_seeds: Sequence[int],
+    workers: int,
+    minutes: float,
+    destination: Path,
+) -> dict[str, Any]:
+    """Draw the conclusions from the rows of all jobs, and write the record and the figures."""
     results = Results([(job, row["result"]) for job, row in zip(jobs, rows, strict=True) if row["error"] is None])
     outcome, error = _concluded(study, results, chosen)
     from leanbayes_papers.figures import save_figure  # slow to import, and the list of commands loads this module
@@ -107,10 +141,10 @@ def reproduce(
         **surroundings(),
         "commits_of_jobs": sorted({row["commit"] or "none" for row in rows if row["error"] is None}),
         "data": list(chosen.data),
-        "seeds": chosen_seeds,
+        "seeds": list(chosen_seeds),
         "workers": workers,
         "minutes_stated": chosen.minutes,
-        "minutes_taken": (time.perf_counter() - begin) / 60,
+        "minutes_taken": minutes,
         "minutes_of_jobs": sum(row["seconds"] for row in rows) / 60,
         "settings": chosen.settings(),
         "verdicts": [asdict(verdict) for verdict in outcome.verdicts],
@@ -145,11 +179,61 @@ def _file(study: Study, job: Job, size: Size, folder: Path) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24] + ".json"
 
 
+def _by_crew(
+    crew: Crew,
+    folder: Path,
+    study: Study,
+    works: Sequence[_Work],
+    report: Watcher,
+    conclude: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+    record_file: Path,
+) -> dict[str, Any]:
+    """Have the jobs that have no result yet done by a crew. One process keeps the results and writes the record."""
+    by_key = {work.file.stem: work for work in works}
+    queue = Queue(folder, {"format": FORMAT, "study": study.name, "jobs": sorted(by_key)}, patience=crew.patience)
+
+    def do(job: QueueJob, place: Path) -> dict[str, Any]:  # noqa: ARG001
+        with _one_thread():
+            return _row(by_key[job.key], full_disk_counts=False)
+
+    with crew.working(queue):
+        waiting = [key for key, work in by_key.items() if _read(work.file) is None]
+        kept = len(by_key) - len(waiting)
+        queue.add([QueueJob(key, crew.needs) for key in waiting])
+
+        def count(keys: set[str]) -> None:  # noqa: ARG001
+            report(min(kept + len(queue.done()), len(works)), len(works))
+
+        with crew.collecting(queue, do, on_done=count) as is_first:
+            if not is_first:
+                record: dict[str, Any] = json.loads(record_file.read_text(encoding="utf-8"))
+                return record
+            rows = {}
+            for key, work in by_key.items():
+                row = _read(work.file)
+                if row is None:
+                    outcome = queue.outcome(key)
+                    row = outcome.result or {"result": None, "error": outcome.error, "seconds": 0.0, "commit": None}
+                if row["error"] is None and not work.file.exists():
+                    write_text(work.file, json.dumps(row))
+                rows[key] = row
+            return conclude([rows[work.file.stem] for work in works])
+    raise AssertionError("a crew that collects returns above")
+
+
 def _done(work: _Work) -> dict[str, Any]:
     """Return the kept result of a job, or do the job and keep its result."""
     earlier = _read(work.file)
     if earlier is not None:
         return earlier
+    row = _row(work)
+    if row["error"] is None:
+        write_text(work.file, json.dumps(row))
+    return row
+
+
+def _row(work: _Work, *, full_disk_counts: bool = True) -> dict[str, Any]:
+    """Do a job, and return its result or its error. A full disk is an error of the job, or of the worker."""
     begin = time.process_time()  # a job has one thread, so this is its wall time on a core of its own
     try:
         with collecting() as scales:
@@ -159,11 +243,10 @@ def _done(work: _Work) -> dict[str, Any]:
         text = json.dumps(result, allow_nan=False)
         row = {"result": json.loads(text), "error": None}  # exactly as a later run will read it
     except Exception as error:
+        if is_full_disk(error) and not full_disk_counts:
+            raise
         row = {"result": None, "error": _one_line(error)}
-    row |= {"seconds": time.process_time() - begin, "commit": git("rev-parse", "HEAD")}
-    if row["error"] is None:
-        write_text(work.file, json.dumps(row))
-    return row
+    return row | {"seconds": time.process_time() - begin, "commit": git("rev-parse", "HEAD")}
 
 
 def _all_done(works: Sequence[_Work], workers: int) -> Iterator[dict[str, Any]]:

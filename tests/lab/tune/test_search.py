@@ -14,8 +14,9 @@ from unittest.mock import Mock
 import pytest
 
 import leanbayes as lb
+from leanbayes.lab.jobs import Crew, Patience, plan_of
 from leanbayes.lab.recipes import Budget
-from leanbayes.lab.tune import Search, tune
+from leanbayes.lab.tune import Search, search, tune
 from tests import tasks
 from tests.lab.tune.bowl import BEST, LEAST, SEARCH, SURE, Bowl, nll_at, tuned
 
@@ -221,3 +222,41 @@ def test_several_processes_of_one_training_are_refused(tmp_path: Path, monkeypat
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(lb.errors.InputError, match="several times"):
         tuned(tmp_path / "t.db", 1)
+
+
+# ---------------------------------------------------------------- the trials as jobs of a queue
+
+
+def crew() -> Crew:
+    return Crew(plan_of("shared"), patience=Patience(beat=0.02, silence=0.3, look=0.01))
+
+
+def test_a_crew_of_one_finds_what_one_process_finds(tmp_path: Path) -> None:
+    alone = tuned(tmp_path / "a.db", 6)
+    together = tuned(tmp_path / "b.db", 6, crew=crew(), out=tmp_path / "tune.json")
+    assert what(together) == what(alone)
+    assert json.loads((tmp_path / "tune.json").read_text())["best"]["trial"] == alone["best"]["trial"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "a.db.lock", "b.db", "tune.json"]
+    more = tuned(tmp_path / "b.db", 8, crew=crew())
+    assert what(more)[:6] == what(alone)
+    assert len(what(more)) == 8
+
+
+def test_a_crew_that_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = tuned(tmp_path / "a.db", 5)
+    real, count = search._trained, 0
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "_trained", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tuned(tmp_path / "b.db", 5, crew=crew())
+    with pytest.raises(lb.errors.FileError, match="continue with --executor shared, or remove"):
+        tuned(tmp_path / "b.db", 5)
+    assert what(tuned(tmp_path / "b.db", 5, crew=crew())) == what(alone)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Bars", "bars"]
 
 T = TypeVar("T")
+_PAUSE = 10.0  # seconds between two lines of a log that say how far the work is
 _BAR = 10  # characters, so that 40 of 80 are left for words
 
 
@@ -55,6 +56,7 @@ class Bars:
         self.key: tuple[str, int, str] | None = None
         self.words = ""
         self.since = time.monotonic()
+        self.told = -_PAUSE
 
     def track(self, items: Sequence[T], what: str) -> Iterator[T]:
         """Show a bar while somebody goes through a sequence, and remove it at the end."""
@@ -69,6 +71,18 @@ class Bars:
     def remark(self, text: str) -> None:
         """Print one line that a user should read before the work begins."""
         self._print(f"leanbayes: note: {text}")
+
+    def tell(self, text: str) -> None:
+        """Show how far the work is, in words, in the place of what was told before."""
+        if self.lines:
+            now = time.monotonic()
+            if now - self.told >= _PAUSE:
+                self.told = now
+                self._print(f"leanbayes: {text}")
+            return
+        if self.loss is None:
+            self.loss = self.progress.add_task("", total=None, words_only=True)
+        self.progress.update(self.loss, description=text)
 
     def begin(self, what: str, total: int, weights: Sequence[float] | None = None) -> None:
         """Show the bar of the whole command, in the place of an earlier one.

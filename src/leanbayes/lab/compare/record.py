@@ -63,6 +63,7 @@ class Record:
         self.folder, self.header = folder, _plain(header)
         _check_names(recipes)
         self.runs: dict[tuple[str, int], dict[str, Any]] = {}
+        self.order: dict[tuple[str, int], int] = {}  # of runs that several workers did; others are in order of time
         for file in sorted((folder / "runs").glob("*.json")):
             run = self._read(file)
             self.runs[run["name"], run["seed"]] = run
@@ -122,7 +123,7 @@ class Record:
     def results(self) -> dict[str, Any]:
         """Return all runs as one record, with tests between methods over several seeds, and a recommendation."""
         methods: dict[str, dict[str, Any]] = {}
-        for run in sorted(self.runs.values(), key=lambda run: run["finished"]):
+        for run in sorted(self.runs.values(), key=self._place):
             row = methods.setdefault(
                 run["name"],
                 {
@@ -151,6 +152,9 @@ class Record:
         results["recommendation"] = None if recommendation is None else recommendation.record()
         plain: dict[str, Any] = _plain(results)
         return plain
+
+    def _place(self, run: Mapping[str, Any]) -> tuple[int, str]:
+        return self.order.get((run["name"], run["seed"]), -1), run["finished"]
 
     def write_results(self) -> dict[str, Any]:
         """Write ``results.json`` if there is any run, and return its content."""

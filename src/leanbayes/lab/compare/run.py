@@ -1,6 +1,6 @@
 """`compare` trains several recipes on one task and judges them all in the same way."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -8,43 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from leanbayes._calls import split_batch
 from leanbayes._provenance import surroundings
-from leanbayes.errors import InputError, LeanBayesError
-from leanbayes.lab.compare.arrays import bayesian_inside
-from leanbayes.lab.compare.judging import judge
+from leanbayes.errors import FileError, InputError, LeanBayesError
+from leanbayes.lab.compare.queued import QUEUE, compare_by_crew
 from leanbayes.lab.compare.record import FORMAT, Record, is_main_process
 from leanbayes.lab.compare.shown import shown_cases
+from leanbayes.lab.compare.single import Event, Watch, Watching, train_and_judge
 from leanbayes.lab.data.division import subgroup_names
 from leanbayes.lab.data.fingerprint import fingerprint
 from leanbayes.lab.data.task import Task, length
+from leanbayes.lab.jobs import Crew
 from leanbayes.lab.processes import only_user_of
-from leanbayes.lab.recipes import Budget, Recipe, Run, prepare
-from leanbayes.storage import save
-from leanbayes.train import Epoch
+from leanbayes.lab.recipes import Budget, Recipe, Run
 
 __all__ = ["Event", "Protocol", "Watching", "compare"]
-
-Watch = Callable[["Event"], None]
-
-
-@dataclass(frozen=True)
-class Event:
-    """How far a comparison is: ``done`` of ``total`` steps of one stage of one method.
-
-    ``epoch`` is what the last epoch of a training gave; None in other stages. ``run_done`` says that the method has
-    been trained and judged with this seed, or that it failed or was there already.
-    """
-
-    method: str
-    seed: int
-    stage: str
-    done: int
-    total: int
-    epoch: Epoch | None = None
-    run_done: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +56,7 @@ def compare(
     watch: Watch | None = None,
     about: Mapping[str, Any] | None = None,
     command: str = "",
+    crew: Crew | None = None,
 ) -> dict[str, Any]:
     """Train every recipe with every seed, and judge it on the test set.
 
@@ -93,6 +73,7 @@ def compare(
         watch: is called with an `Event` after each step.
         about: is stored with each saved model.
         command: is stored with the results.
+        crew: the workers that do the runs, each of which is a job; None lets this process do all of them.
 
     Returns:
         The record of all runs, as ``results.json`` in the folder holds it.
@@ -103,6 +84,25 @@ def compare(
     protocol = replace(protocol, budget=protocol.budget.fitting(task))
     _refuse_too_few_epochs(recipes, protocol.budget.epochs)
     folder.mkdir(parents=True, exist_ok=True)
+    if crew is not None:
+        header = _header(task, protocol, command, about or {})
+        return compare_by_crew(
+            task,
+            recipes,
+            folder,
+            header,
+            crew,
+            seeds=protocol.seeds,
+            budget=protocol.budget,
+            samples=protocol.samples,
+            watch=watch,
+            about=about,
+        )
+    if (folder / QUEUE).exists():
+        raise FileError(
+            f"workers share the jobs of {folder}, or did so until they were killed; continue with --executor shared, "
+            f"or remove {folder / QUEUE} to do the jobs again that are not in the results"
+        )
     with only_user_of(folder) if is_main_process() else nullcontext():
         record = Record(folder, _header(task, protocol, command, about or {}), recipes)
         try:
@@ -116,7 +116,7 @@ def compare(
                     checkpoints = record.checkpoints(name, seed)
                     run = Run(protocol.budget, seed, checkpoints, watching, nets, watch_epochs=watching.remember)
                     try:
-                        _train_and_judge(record, name, recipe, task, run, protocol.samples, about)
+                        train_and_judge(record, name, recipe, task, run, protocol.samples, about)
                     except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
                         record.fail(name, recipe, seed, error)
                     watching.end()
@@ -131,30 +131,6 @@ def _refuse_too_few_epochs(recipes: Mapping[str, Recipe], epochs: int) -> None:
     if short:
         needs = ", ".join(f"{name} needs at least {least}" for name, least in short.items())
         raise InputError(f"the budget has {epochs} epoch{'s' * (epochs != 1)}, and {needs}; take more epochs")
-
-
-def _train_and_judge(
-    record: Record,
-    name: str,
-    recipe: Recipe,
-    task: Task,
-    run: Run,
-    samples: int,
-    about: Mapping[str, Any] | None,
-) -> None:
-    trained = prepare(recipe, task, run)
-    if not is_main_process():
-        return
-    judgement = judge(recipe, trained, task, run, samples=samples, figures=record.needs_arrays(name))
-    save(trained.predictor, record.model_file(name, run.seed), about=about)
-    record.add(name, recipe, run.seed, judgement, _layers(trained.predictor))
-
-
-def _layers(predictor: nn.Module) -> list[dict[str, Any]]:
-    bnn = bayesian_inside(predictor)
-    if bnn is None:
-        return []
-    return [{"name": part.name, "random": part.random, "size": part.size} for part in bnn.summary()]
 
 
 def _header(task: Task, protocol: Protocol, command: str, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,36 +164,6 @@ def _patients(task: Task) -> dict[str, int]:
     """Return how many patients the test set has; nothing if it does not know them."""
     cases = getattr(task.test, "cases", None)
     return {"patients": len(set(cases.patients))} if cases is not None and cases.patients else {}
-
-
-class Watching:
-    """Tells a watcher of one run what happens in it: it is the `Watcher` of the run.
-
-    Args:
-        watch: is called with each event; None hears nothing.
-        method: the name of the method.
-        seed: the seed of the run.
-    """
-
-    def __init__(self, watch: Watch | None, method: str, seed: int) -> None:
-        self.watch = watch if is_main_process() else None
-        self.method, self.seed = method, seed
-        self.epoch: Epoch | None = None
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Pass on how far a stage is."""
-        epoch, self.epoch = self.epoch, None
-        if self.watch is not None:
-            self.watch(Event(self.method, self.seed, stage, done, total, epoch))
-
-    def remember(self, epoch: Epoch) -> None:
-        """Take in what an epoch gave, for the next event."""
-        self.epoch = epoch
-
-    def end(self) -> None:
-        """Say that the run is over."""
-        if self.watch is not None:
-            self.watch(Event(self.method, self.seed, "end", 1, 1, run_done=True))
 
 
 def _subgroups(task: Task) -> dict[str, list[str]]:

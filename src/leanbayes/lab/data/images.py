@@ -1,5 +1,6 @@
 """Image files as tensors, and sets of image files that keep small images in memory."""
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from leanbayes.errors import FileError, InputError, LeanBayesError
 
 __all__ = [
     "MOST_PIXELS",
+    "HeldImage",
     "ImageFiles",
     "Size",
     "TensorCache",
@@ -60,8 +62,24 @@ def image_files(folder: Path) -> list[Path]:
     )
 
 
-def read_picture(path: Path, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
-    """Open, decode and convert one image file.
+class HeldImage(io.BytesIO):
+    """The bytes of an image that is no file of its own, such as a member of an archive.
+
+    Args:
+        data: the bytes.
+        name: how messages call the image.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.label = name
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def read_picture(path: Path | HeldImage, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """Open, decode and convert one image file, or the bytes of one.
 
     Raises:
         FileError: if the file is damaged or no image. The message names the file.
@@ -81,7 +99,7 @@ def read_picture(path: Path, convert: Callable[[Image.Image], Image.Image]) -> I
         raise FileError(f"cannot read image {path}: {reason}; remove it or copy it again") from error
 
 
-def read_image(path: Path, channels: int, size: Size | None = None) -> Tensor:
+def read_image(path: Path | HeldImage, channels: int, size: Size | None = None) -> Tensor:
     """Read an image file as a tensor of shape (channels, height, width).
 
     Files of 8 bits give bytes, files of 16 bits give numbers in [0, 1], and floating-point numbers stay as they are.
@@ -103,7 +121,7 @@ def read_image(path: Path, channels: int, size: Size | None = None) -> Tensor:
     return pixels.permute(2, 0, 1).contiguous() if pixels.dim() == 3 else pixels.expand(channels, -1, -1)
 
 
-def image_size(path: Path) -> Size:
+def image_size(path: Path | HeldImage) -> Size:
     """Return the height and the width that an image file states, without decoding its pixels."""
     image = _header(path)
     return image.height, image.width
@@ -176,8 +194,10 @@ class TensorCache:
         return None if self.tensors is None else self.tensors[index]
 
 
-def _open(path: Path) -> Image.Image:
+def _open(path: Path | HeldImage) -> Image.Image:
     """Open an image file of an allowed format, and refuse one that claims too many pixels before it is decoded."""
+    if isinstance(path, HeldImage):
+        path.seek(0)
     image = Image.open(path, formats=_FORMATS)
     if image.width * image.height > MOST_PIXELS:
         image.close()
@@ -187,7 +207,7 @@ def _open(path: Path) -> Image.Image:
     return image
 
 
-def _header(path: Path) -> Image.Image:
+def _header(path: Path | HeldImage) -> Image.Image:
     """Return an image of which only the mode and the size have been read."""
     try:
         with _open(path) as image:
@@ -198,7 +218,7 @@ def _header(path: Path) -> Image.Image:
         raise FileError(f"cannot read image {path}: it is no image; remove it or copy it again") from error
 
 
-def _plain(image: Image.Image, path: Path, channels: int) -> Image.Image:
+def _plain(image: Image.Image, path: Path | HeldImage, channels: int) -> Image.Image:
     """Convert an image to the mode L or RGB, to F in [0, 1] if it is grey and has 16 bits, or keep the mode F."""
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.float32) / _DEEP

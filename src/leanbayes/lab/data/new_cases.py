@@ -1,6 +1,6 @@
 """New images or scans for a trained model, which are read when they are needed, and the way back to their own size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -77,12 +77,13 @@ class NewCases:
     Args:
         plan: how the model takes its inputs.
         path: where they lie.
+        files: those files below the folder that are wanted; by default all images or scans in it.
 
     Attributes:
         names: the name of each input.
     """
 
-    def __init__(self, plan: Preparation, path: Path) -> None:
+    def __init__(self, plan: Preparation, path: Path, files: Sequence[Path] | None = None) -> None:
         if not path.exists():
             raise FileError(f"there is no file or folder {path}; check the path")
         self.plan = plan
@@ -90,7 +91,9 @@ class NewCases:
         self.files: list[Path] = []
         self.scans = plan.spacing is not None and path.suffix.lower() != ".npz"
         top = path if path.is_dir() else path.parent
-        if self.scans:
+        if files is not None:
+            self.files = list(files)
+        elif self.scans:
             self.files = scan_files(path) if path.is_dir() else [path] if is_scan(path) else []
             if not self.files:
                 raise InputError(f"the model takes scans; give a NIfTI file, a DICOM series or a folder, not {path}")

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from leanbayes.errors import FileError, ForeignFile, InputError, UnknownName
 from leanbayes.lab.data.arrays import as_inputs, load_npz
-from leanbayes.lab.data.images import MOST_PIXELS, SUFFIXES, Size, image_files, read_image
+from leanbayes.lab.data.images import MOST_PIXELS, SUFFIXES, HeldImage, Size, image_files, read_image
 from leanbayes.lab.data.tables import read_csv
 from leanbayes.prediction import Prediction
 
@@ -148,20 +150,40 @@ class Preparation:
         if not path.exists():
             raise FileError(f"there is no file or folder {path}; check the path")
         suffix = path.suffix.lower()
-        if suffix == ".npz" and path.is_file():
-            return self._rows(self._from_npz(path))
-        if self.size is None:
-            if suffix != ".csv":
-                raise InputError(f"the model takes {len(self.features)} features; give a .csv or an .npz, not {path}")
-            table = read_csv(path)
-            columns = [table.numbers(name) for name in self.features]
-            return self._rows(torch.tensor(columns, dtype=torch.float64).T)
+        if self.size is None or (suffix == ".npz" and path.is_file()):
+            return self._rows(self.table(path))
         files = image_files(path) if path.is_dir() else [path]
         if not files:
             raise InputError(f"{path} has no images ({' '.join(sorted(SUFFIXES))}); give a folder that has some")
         if path.is_file() and suffix not in SUFFIXES:
             raise InputError(f"the model takes images; give an image, a folder of them or an .npz, not {path}")
         return self._images(files, path if path.is_dir() else path.parent)
+
+    def table(self, path: Path) -> Tensor:
+        """Return the rows of an .npz or a CSV file, as numbers that are not standardised."""
+        if path.suffix.lower() == ".npz" and path.is_file():
+            return self._from_npz(path)
+        if path.suffix.lower() != ".csv":
+            raise InputError(f"the model takes {len(self.features)} features; give a .csv or an .npz, not {path}")
+        table = read_csv(path)
+        return torch.tensor([table.numbers(name) for name in self.features], dtype=torch.float64).T
+
+    def picture(self, image: Path | HeldImage) -> Tensor:
+        """Return an image as the model takes it; one of another size is resized or refused."""
+        pixels = read_image(image, len(self.mean), self.size if self.resize else None)
+        if self.window is None and pixels.shape[1:] != self.size:
+            raise InputError(f"image {image} is {_by(pixels.shape[1:])}, but the model takes {_by(self.size or ())}")
+        return self.standardise(pixels)
+
+    def array(self, values: NDArray[Any], what: str) -> Tensor:
+        """Return one array of numbers as the model takes it; one of another shape is refused."""
+        shape = (len(self.mean), *(self.size or ()))
+        fits = values.shape == shape if self.window is None else values.shape[:1] == shape[:1]
+        if not fits or values.dtype.kind not in "uif" or not np.isfinite(values).all():
+            raise InputError(
+                f"{what} has shape {values.shape} of {values.dtype}; the model takes finite numbers of shape {shape}"
+            )
+        return self.standardise(torch.from_numpy(np.ascontiguousarray(values)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as numbers, texts and lists, which JSON can hold."""
@@ -199,10 +221,7 @@ class Preparation:
 
     def _images(self, files: list[Path], top: Path) -> Iterator[tuple[str, Tensor]]:
         for file in files:
-            pixels = read_image(file, len(self.mean), self.size if self.resize else None)
-            if self.window is None and pixels.shape[1:] != self.size:
-                raise InputError(f"image {file} is {_by(pixels.shape[1:])}, but the model takes {_by(self.size or ())}")
-            yield file.relative_to(top).as_posix(), self.standardise(pixels)
+            yield file.relative_to(top).as_posix(), self.picture(file)
 
 
 def statistics(batches: Iterable[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 
-from leanbayes._files import write_text
-from leanbayes.errors import InputError, LeanBayesError, NonFinite, UnknownName
+from leanbayes._files import checksum, write_text
+from leanbayes.errors import FileError, InputError, LeanBayesError, NonFinite, UnknownName
 from leanbayes.evaluation import evaluate
 from leanbayes.lab.data.task import Task, length
+from leanbayes.lab.jobs import Crew, Job, Queue
 from leanbayes.lab.recipes import Budget, Run, Trained, parse, prepare, settings
 from leanbayes.lab.recipes.run import Watcher
 from leanbayes.lab.tune.space import Space
@@ -64,6 +66,7 @@ def tune(
     watch: Watcher | None = None,
     about: Mapping[str, Any] | None = None,
     command: str = "",
+    crew: Crew | None = None,
 ) -> dict[str, Any]:
     """Search the options of a recipe with Optuna's tree-structured Parzen estimator.
 
@@ -86,6 +89,7 @@ def tune(
         watch: is called after each step.
         about: other facts, as JSON, that must be the same for a study to continue.
         command: is stored with the record.
+        crew: the workers that do the trials, each of which is a job; None lets this process do them.
 
     Returns:
         The record: what was searched, all trials, and the best of them.
@@ -97,27 +101,135 @@ def tune(
     space = Space(method, search.options)
     high = _high_is_better(search.metric, task, Run(search.budget, search.seed))
     identity = _identity(task, method, search, space) | {"about": dict(about or {})}
+    header = {"kind": "tuning", "command": command, "study": study, "method": method} | identity
+    place = _Place(Path(storage), study, identity, "maximize" if high else "minimize")
+    if crew is not None:
+        return _tune_by_crew(crew, place, task, search, space, header, out, watch)
+    if place.queue.exists():
+        raise FileError(
+            f"workers share the trials of {storage}, or did so until they were killed; continue with --executor "
+            f"shared, or remove {place.queue} to do the trials again that were under way"
+        )
     nets: dict[Any, Any] = {}  # trials share the plain networks that they start from
-    with open_study(Path(storage), study, identity, "maximize" if high else "minimize") as shared:
-        header = {"kind": "tuning", "command": command, "study": study, "method": method} | identity
+    with place.open() as shared:
         record = _write_record(shared, space, header, high, out)
         _report_trials(watch, record, search.trials)
         while (claimed := shared.claim(search.trials, space.distributions(), search.seed)) is not None:
             slot, trial = claimed
             run = Run(search.budget, search.seed, watch=_watcher(watch, slot), nets=nets)
             try:
-                trained = prepare(parse(space.method(space.values(trial.params))), task, run)
-                metrics = _scores(trained, task, run, search.samples)
-                value = _value(search.metric, metrics)
+                value, details = _trained(task, search, space, trial.params, run)
             except OSError:
                 raise  # a full disk says nothing about the options; the next run does this trial again
             except (LeanBayesError, RuntimeError, ValueError, ImportError) as error:
                 shared.failed(trial, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
             else:
-                shared.done(trial, value, metrics=metrics, seconds=trained.seconds)
+                shared.done(trial, value, **details)
             record = _write_record(shared, space, header, high, out)
             _report_trials(watch, record, search.trials)
     return record
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a study is: its file, its name, what it is about, and which values are better."""
+
+    file: Path
+    name: str
+    identity: Mapping[str, Any]
+    direction: str
+
+    @property
+    def queue(self) -> Path:
+        """The folder of the queue, if a crew does the trials."""
+        return self.file.with_name(f"{self.file.name}.{checksum(self.name.encode())}.queue")
+
+    def open(self, queued: Collection[int] | None = None) -> AbstractContextManager[Study]:
+        """Open the study; ``queued`` are the slots that a queue has under way."""
+        return open_study(self.file, self.name, self.identity, self.direction, queued)
+
+
+def _tune_by_crew(
+    crew: Crew,
+    place: _Place,
+    task: Task,
+    search: Search,
+    space: Space,
+    header: Mapping[str, Any],
+    out: Path | None,
+    watch: Watcher | None,
+) -> dict[str, Any]:
+    """Do the trials as the jobs of a queue. A worker without a job draws the next trial, from all that are done."""
+    nets: dict[Any, Any] = {}
+    place.file.parent.mkdir(parents=True, exist_ok=True)
+    queue = Queue(place.queue, place.identity, patience=crew.patience)
+
+    def do(job: Job, folder: Path) -> dict[str, Any]:  # noqa: ARG001
+        run = Run(search.budget, search.seed, watch=_watcher(watch, job.payload["slot"]), nets=nets)
+        value, details = _trained(task, search, space, job.payload["params"], run)
+        return {"value": value, "details": details}
+
+    def slots() -> list[int]:
+        return [job.payload["slot"] for job in queue.jobs().values()]
+
+    def store(study: Study) -> None:
+        """Store the trials that are done."""
+        for slot, trial in study.running().items():
+            if _key(slot) in queue.done():
+                outcome = queue.outcome(_key(slot))
+                if outcome.result is None:
+                    study.failed(trial, outcome.error or "")
+                else:
+                    study.done(trial, outcome.result["value"], **outcome.result["details"])
+
+    def draw() -> bool:
+        """Add a trial if there is a slot for one; return whether there may be more trials later."""
+        with queue.alone("study"):
+            if not queue.is_current():
+                return False
+            if queue.jobs().keys() - queue.leases.newest().keys():
+                return True  # another worker has just added one
+            with place.open(slots()) as study:
+                store(study)
+                claimed = study.claim(search.trials, space.distributions(), search.seed)
+                if claimed is None:
+                    return False
+                slot, trial = claimed
+                queue.add([Job(_key(slot), crew.needs, {"slot": slot, "params": trial.params})])
+        return True
+
+    with crew.working(queue):
+        with queue.alone("study"), place.open(slots()) as study:
+            ended = {row["trial"] for row in study.rows() if row["state"] in ("done", "failed")}
+        earlier = len(ended.difference(slots()).intersection(range(search.trials)))
+
+        def ended_now() -> int:
+            return earlier + len(queue.done())
+
+        def report(keys: set[str]) -> None:  # noqa: ARG001
+            if watch is not None:
+                watch("trials", ended_now(), search.trials)
+
+        report(set())
+        more = draw if crew.plan.executor.start is None else lambda: ended_now() < search.trials
+        with crew.collecting(queue, do, more=more, on_done=report) as is_first, place.open(slots()) as study:
+            if is_first:
+                store(study)
+            return _write_record(study, space, header, place.direction == "maximize", out if is_first else None)
+    raise AssertionError("a crew that collects returns above")
+
+
+def _key(slot: int) -> str:
+    return f"trial-{slot}"
+
+
+def _trained(
+    task: Task, search: Search, space: Space, drawn: Mapping[str, Any], run: Run
+) -> tuple[float, dict[str, Any]]:
+    """Train one trial, and return its value, its other metrics and how long it took."""
+    trained = prepare(parse(space.method(space.values(drawn))), task, run)
+    metrics = _scores(trained, task, run, search.samples)
+    return _value(search.metric, metrics), {"metrics": metrics, "seconds": trained.seconds}
 
 
 def _identity(task: Task, method: str, search: Search, space: Space) -> dict[str, Any]:

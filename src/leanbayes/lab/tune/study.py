@@ -11,8 +11,8 @@ import os
 import random
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,7 @@ from leanbayes.errors import FileError, ForeignFile, InputError, LeanBayesError,
 __all__ = ["Study", "open_study"]
 
 _KEY = "leanbayes"
+_OF_A_QUEUE = "queue"  # the worker of a trial that is the job of a queue
 _PATIENCE = 60.0  # seconds, for a reader such as Optuna's dashboard to let go of the file
 
 
@@ -31,12 +32,15 @@ class Study:
 
     Each process holds a lock on a file of its own while it lives, and the system releases the lock however the process
     ends. So a trial that a killed process left behind differs from one that another process is training.
+
+    The trials of a queue are different: the queue knows who trains them. Only one of its workers at a time opens the
+    study, and each slot that is under way is among ``queued``.
     """
 
-    def __init__(self, file: Path, optuna: Any) -> None:
-        self.file, self.optuna = file, optuna
-        self.me = secrets.token_hex(8)
-        self.lock = _file_lock(f"{file}.lock")
+    def __init__(self, file: Path, optuna: Any, queued: Collection[int] | None = None) -> None:
+        self.file, self.optuna, self.queued = file, optuna, queued
+        self.me = secrets.token_hex(8) if queued is None else _OF_A_QUEUE
+        self.lock: Any = _file_lock(f"{file}.lock") if queued is None else nullcontext()
         self.study: Any = None
 
     def claim(self, slots: int, distributions: Mapping[str, Any], seed: int) -> tuple[int, Any] | None:
@@ -67,6 +71,11 @@ class Study:
         with self.alone():
             trial.set_user_attr("found", {"error": reason})
             self.study.tell(trial, state=self.optuna.trial.TrialState.FAIL)
+
+    def running(self) -> dict[int, Any]:
+        """Return the trials that are under way by slot; call it inside `alone`."""
+        trials = [trial for trial in self._trials() if self.state(trial) == "running" and "slot" in _claim(trial)]
+        return {_claim(trial)["slot"]: self.optuna.trial.Trial(self.study, trial._trial_id) for trial in trials}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every trial, by slot; call it inside `alone`."""
@@ -106,7 +115,9 @@ class Study:
             if worker not in alive and not _is_free(lock):
                 alive.add(worker)
         for trial in self._trials():
-            if self.state(trial) == "running" and _claim(trial).get("worker") not in alive:
+            claim = _claim(trial)
+            lives = claim.get("worker") in alive and (self.queued is None or claim.get("slot") in self.queued)
+            if self.state(trial) == "running" and not lives:
                 self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
             elif self.state(trial) != "killed" and "slot" in _claim(trial):
                 taken.add(_claim(trial)["slot"])
@@ -118,7 +129,9 @@ class Study:
 
 
 @contextmanager
-def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) -> Iterator[Study]:
+def open_study(
+    file: Path, name: str, about: Mapping[str, Any], direction: str, queued: Collection[int] | None = None
+) -> Iterator[Study]:
     """Open the study of this name, or make it; refuse a study that is about something else.
 
     Args:
@@ -126,18 +139,21 @@ def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) 
         name: the name of the study; a file can hold several.
         about: what is tuned, as JSON.
         direction: "minimize" or "maximize".
+        queued: the slots that a queue of jobs has under way, if the trials are the jobs of a queue. The caller must
+            then keep the other workers of the queue out.
     """
     optuna = _import_optuna()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(f"cannot use {file}: {error}; give another storage") from error
-    study, storage, verbosity = Study(file, optuna), None, optuna.logging.get_verbosity()
-    own_lock = _file_lock(f"{file}.{study.me}.worker")
+    study, storage, verbosity = Study(file, optuna, queued), None, optuna.logging.get_verbosity()
+    own_lock = None if queued is not None else _file_lock(f"{file}.{study.me}.worker")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         with study.alone():
-            own_lock.acquire()
+            if own_lock is not None:
+                own_lock.acquire()
             _check(file)
             _create(file, optuna)
             try:
@@ -154,8 +170,9 @@ def open_study(file: Path, name: str, about: Mapping[str, Any], direction: str) 
     finally:
         if storage is not None:
             _close(storage)
-        own_lock.release()
-        Path(own_lock.lock_file).unlink(missing_ok=True)
+        if own_lock is not None:
+            own_lock.release()
+            Path(own_lock.lock_file).unlink(missing_ok=True)
         optuna.logging.set_verbosity(verbosity)
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.crew import EXECUTOR, make_crew
 from leanbayes.lab.cli.folder import make_folder
 from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
 from leanbayes.lab.cli.task import DataOptions, read_task
@@ -50,6 +51,7 @@ class CompareOptions:
     seeds: tuple[int, ...] = option((0,), "The seeds. Each method is trained once for each of them.")
     samples: int = option(32, "How many weight draws each prediction averages.")
     out: str = option("out", "The folder that receives the results, the models and the report.")
+    executor: str = option("local", EXECUTOR)
     data: DataOptions = field(default_factory=DataOptions)
     budget: Budget = field(default_factory=Budget)
 
@@ -62,6 +64,7 @@ def run(options: CompareOptions, session: Session) -> Result:
     recipes = {text: parse(text) for text in options.methods}
     if len(recipes) < len(options.methods):
         raise InputError(f"--methods names a method twice: {' '.join(options.methods)}")
+    crew = make_crew(options.executor, session)
     folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
     epochs = [options.budget.epochs * recipe.networks() + 1 for recipe in recipes.values()]
@@ -74,6 +77,7 @@ def run(options: CompareOptions, session: Session) -> Result:
         watch=session.bars,
         about=about,
         command=session.command_line,
+        crew=crew,
     )
     if is_main_process():
         record["report"] = str(write_report(folder))

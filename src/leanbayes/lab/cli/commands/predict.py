@@ -1,6 +1,6 @@
 """``leanbayes predict``: let a saved model predict images, scans or arrays, with its uncertainty."""
 
-import math
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +9,18 @@ from rich.console import Console
 
 from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.crew import EXECUTOR, make_crew
 from leanbayes.lab.cli.folder import make_folder
 from leanbayes.lab.cli.parser import argument
 from leanbayes.lab.recipes import option
 
 if TYPE_CHECKING:  # slow to import, and not needed for help
-    from leanbayes.lab.data.new_cases import NewCases
+    from leanbayes.lab.cli.predicting import SavedModel
+    from leanbayes.lab.jobs import Crew
 
 __all__ = ["COMMAND", "PredictOptions"]
 
-_DRAWS = 2**28  # bytes of what the draws predict for all cases of a batch
-_MOST_DRAWS = 2**31  # the same for one case; of a larger one they are not kept
+_SHARD = 1000  # inputs
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class PredictOptions:
 
     file: str = argument("The file of a model that leanbayes train or leanbayes compare saved.")
     inputs: str = argument(
-        "What to predict: an image, a scan (NIfTI or DICOM), a folder of them, an .npz file or a .csv file."
+        "What to predict: an image, a scan (NIfTI or DICOM), a folder of them, an .npz file or a .csv file. In shards "
+        "also: a WebDataset (.tar), a .parquet file, a folder of such files, or a .csv file whose column path names "
+        "them."
     )
     model: str | None = option(
         None,
@@ -48,6 +51,13 @@ class PredictOptions:
         "The folder that receives predictions.csv, predictions.json, which says how they were made, and the maps of "
         "segmented images.",
     )
+    shard_size: int | None = option(
+        None,
+        "Predict in shards of this many inputs. Each shard becomes a folder below --out, and manifest.json lists them. "
+        "Shards can be shared by many workers, and what is done stays done after a kill. By default there are shards, "
+        "of 1000 inputs, only with --executor and for .tar and .parquet files.",
+    )
+    executor: str = option("local", EXECUTOR)
     review: bool = option(
         False,
         "Write review.html too, a page that shows every segmented case in order of doubt, slice by slice, with its "
@@ -59,72 +69,53 @@ def run(options: PredictOptions, session: Session) -> Result:
     """Write a table of predictions, and for segmentation the maps of each image; return where the table is."""
     import json
 
-    import torch
-
     from leanbayes._files import write_bytes, write_text
-    from leanbayes.lab.cli.maps import map_names, write_map, write_segments
-    from leanbayes.lab.cli.predictions import Predictions
+    from leanbayes.lab.cli.predicting import SavedModel, predict_cases
     from leanbayes.lab.cli.reviews import Reviewer
     from leanbayes.lab.cli.saved import read_model
     from leanbayes.lab.compare import Event
-    from leanbayes.lab.data import likelihood_for
     from leanbayes.lab.data.new_cases import NewCases
-    from leanbayes.lab.windows import Windowed
-    from leanbayes.prediction import predict
 
     samples = _read_samples(options.samples)
     if options.batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {options.batch_size}")
+    if options.shard_size is not None and options.shard_size < 1:
+        raise InputError(f"shard_size must be at least 1, got {options.shard_size}")
     if not options.tolerance > 0:
         raise InputError(f"tolerance must be above 0, got {options.tolerance}")
     if not 0 <= options.seed < 2**63:
         raise InputError(f"seed must be a whole number from 0 on, got {options.seed}")
+    crew = make_crew(options.executor, session)
+    inputs = Path(options.inputs)
     predictor, preparation, digest = read_model(Path(options.file), options.model)
-    likelihood = likelihood_for(preparation)
+    model = SavedModel(predictor, preparation, digest, samples, options.tolerance, options.batch_size)
     folder = make_folder(options.out)
     pictures = preparation.kind == "pixels"
-    if pictures and folder.resolve().is_relative_to(Path(options.inputs).resolve()):
+    if pictures and folder.resolve().is_relative_to(inputs.resolve()):
         raise InputError(
             f"--out {options.out} lies in {options.inputs}, so the next run would take the maps for images; "
             "give a folder elsewhere"
         )
-    table = Predictions(preparation)
-    cases = NewCases(preparation, Path(options.inputs))
-    names = map_names(cases.names) if pictures else {}
-    without_segments: dict[str, str] = {}
+    if crew is not None or options.shard_size is not None or inputs.suffix.lower() in (".tar", ".parquet", ".pq"):
+        return _predict_shards(options, session, model, crew, folder)
+    cases = NewCases(preparation, inputs)
     reviewer = Reviewer(folder, preparation, predictor) if options.review else None
-    if preparation.window is not None:
-        predictor = Windowed(predictor, preparation.window)
-    generator = torch.Generator().manual_seed(options.seed)
-    size, keep = _batch_size(options.batch_size, cases, samples)
-    for start in range(0, len(cases), size):
-        batch = [cases[index] for index in range(start, min(start + size, len(cases)))]
-        prediction = predict(
-            predictor,
-            torch.stack([case.x for case in batch]),
-            likelihood=likelihood,
-            samples=samples,
-            tolerance=options.tolerance,
-            generator=generator,
-            keep_samples=keep,
-        )
-        prediction = preparation.in_units(prediction)
-        for row, case in enumerate(batch):
-            if not pictures:
-                table.add(case.name, prediction, row)
-                continue
-            own = case.restored(prediction, row)
-            voxel = None if case.geometry is None else math.prod(case.geometry.spacing)
-            cells = table.add(case.name, own, 0, voxel)
-            if reviewer is not None:
-                reviewer.add(case, own, cells)
-            write_map(folder, names[case.name], own, case)
-            reason = write_segments(folder, names[case.name], own, case, preparation.classes, digest)
-            if reason is not None:
-                without_segments[case.name] = reason
-        session.bars(Event(Path(options.file).name, 0, "predict", start + len(batch), len(cases)))
-    write_bytes(folder / "predictions.csv", table.text().encode())
-    record = _record(options, session, digest, table.text(), names) | {"without_dicom_seg": without_segments}
+
+    def watch(done: int, total: int) -> None:
+        session.bars(Event(Path(options.file).name, 0, "predict", done, total))
+
+    predicted = predict_cases(model, cases, folder, options.seed, reviewer=reviewer, watch=watch)
+    write_bytes(folder / "predictions.csv", predicted.table.encode())
+    without_segments = predicted.without_segments
+    record = _record(options, session) | {
+        "kind": "predictions",
+        "format": 1,
+        "seed": options.seed,
+        "model_sha256": digest,
+        "predictions_sha256": hashlib.sha256(predicted.table.encode()).hexdigest(),
+        "maps": predicted.maps,
+        "without_dicom_seg": without_segments,
+    }
     write_text(folder / "predictions.json", json.dumps(record, indent=1))
     result: Result = {"predictions": str(folder / "predictions.csv"), "inputs": len(cases)}
     if reviewer is not None:
@@ -134,6 +125,34 @@ def run(options: PredictOptions, session: Session) -> Result:
     return result
 
 
+def _predict_shards(
+    options: PredictOptions, session: Session, model: "SavedModel", crew: "Crew | None", folder: Path
+) -> Result:
+    from leanbayes.lab.cli.sharded import Throughput, predict_shards
+    from leanbayes.lab.jobs import Crew, plan_of
+
+    if options.review:
+        raise InputError("--review shows all cases on one page, which is no use for shards; leave one of them out")
+
+    def watch(throughput: Throughput) -> None:
+        session.bars.tell(str(throughput))
+
+    record = predict_shards(
+        model,
+        Path(options.inputs),
+        folder,
+        Crew(plan_of("shared"), say=session.bars.remark) if crew is None else crew,
+        seed=options.seed,
+        size=options.shard_size or _SHARD,
+        header=_record(options, session),
+        watch=watch,
+    )
+    result = {name: record[name] for name in ("manifest", "inputs_per_second")}
+    result |= {"inputs": record["count"], "shards": len(record["shards"])}
+    without = {name: why for row in record["shards"] for name, why in row["without_dicom_seg"].items()}
+    return result | ({"without_dicom_seg": without} if without else {})
+
+
 def show(console: Console, result: Result) -> None:
     """Print where the table is, and for how many series no DICOM SEG could be written, with the first reason."""
     without = result.get("without_dicom_seg", {})
@@ -141,14 +160,18 @@ def show(console: Console, result: Result) -> None:
         print_line(
             console, f"No DICOM SEG for {len(without)} of {result['inputs']} cases: {next(iter(without.values()))}"
         )
+    if "manifest" in result:
+        rate = f", {result['inputs_per_second']:,.0f} inputs/s" if result["inputs_per_second"] else ""
+        print_line(console, f"{result['inputs']:,} inputs in {result['shards']:,} shards{rate}")
+        print_line(console, f"manifest: {result['manifest']}")
+        return
     print_line(console, f"predictions: {result['predictions']}")
     if "review" in result:
         print_line(console, f"review: {result['review']}")
 
 
-def _record(options: PredictOptions, session: Session, digest: str, table: str, maps: dict[str, str]) -> dict[str, Any]:
-    """All that is needed to make the same table again, and the sums that tell whether a file has changed."""
-    import hashlib
+def _record(options: PredictOptions, session: Session) -> dict[str, Any]:
+    """With which command, versions and machine the predictions were made."""
     from importlib.metadata import PackageNotFoundError, version
 
     from leanbayes._provenance import surroundings
@@ -160,17 +183,11 @@ def _record(options: PredictOptions, session: Session, digest: str, table: str, 
         except PackageNotFoundError:
             packages[package] = None
     return {
-        "kind": "predictions",
-        "format": 1,
         "command": session.command_line,
         "leanbayes": version("leanbayes"),
         **surroundings(),
         "packages": packages,
         "options": asdict(options),
-        "seed": options.seed,
-        "model_sha256": digest,
-        "predictions_sha256": hashlib.sha256(table.encode()).hexdigest(),
-        "maps": maps,
     }
 
 
@@ -180,21 +197,6 @@ def _read_samples(text: str) -> Any:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:19]) < 2**31:
         raise InputError(f"samples must be a whole number from 1 on, or auto, got {text!r}")
     return int(text)
-
-
-def _batch_size(wanted: int, cases: "NewCases", samples: Any) -> tuple[int, bool]:
-    """Return how many cases are predicted at a time, and whether what each draw predicts is kept.
-
-    Draws of a segmentation are kept, to see whether they agree, if they are not too large. Cases that are seen through
-    windows may differ in size.
-    """
-    plan = cases.plan
-    if plan.kind != "pixels":
-        return wanted, False
-    first = cases[0].x
-    of_one = 4 * len(plan.classes) * first[0].numel() * (samples if isinstance(samples, int) else 1)
-    together = 1 if plan.window is not None else max(1, min(wanted, _DRAWS // of_one))
-    return together, isinstance(samples, int) and of_one <= _MOST_DRAWS
 
 
 COMMAND = Command(

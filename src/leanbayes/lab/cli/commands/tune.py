@@ -8,6 +8,7 @@ from rich.table import Table
 
 from leanbayes.errors import InputError
 from leanbayes.lab.cli.command import Command, Result, Session, print_line
+from leanbayes.lab.cli.crew import EXECUTOR, make_crew
 from leanbayes.lab.cli.folder import make_folder
 from leanbayes.lab.cli.recipe_help import SPECIFICATION, recipe_help
 from leanbayes.lab.cli.task import DataOptions, read_task
@@ -46,6 +47,7 @@ class TuneOptions:
         "By default it is tune.db in the folder of --out.",
     )
     out: str = option("out", "The folder that receives tune.json, the record of all trials.")
+    executor: str = option("local", EXECUTOR)
     data: DataOptions = field(default_factory=DataOptions)
     budget: Budget = field(default_factory=Budget)
 
@@ -56,6 +58,7 @@ def run(options: TuneOptions, session: Session) -> Result:
     from leanbayes.lab.tune import Search, tune
 
     searched = _read_search(options.search)
+    crew = make_crew(options.executor, session)
     folder = make_folder(options.out)
     task, about = read_task(options.data, session.bars)
     session.bars.begin("trials", options.trials)
@@ -80,6 +83,7 @@ def run(options: TuneOptions, session: Session) -> Result:
         watch=watch,
         about=about | {"split_seed": options.data.split_seed},
         command=session.command_line,
+        crew=crew,
     )
     errors = [row["error"] for row in record["trials"] if row["state"] == "failed"]
     if record["best"] is None and errors:

@@ -1,0 +1,1 @@
+"""The executors, one in each file."""
