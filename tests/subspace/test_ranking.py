@@ -42,7 +42,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("chunk", [7, 2**21])
+@pytest.mark.parametrize("chunk", [7, 2**20])
 def test_it_chooses_as_a_stable_sort_does(kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranking, "_CHUNK", chunk)
     torch.manual_seed(3)
@@ -77,15 +77,15 @@ def test_finite() -> None:
 def test_sensitivity_and_top_k_take_less_than_one_and_a_half_times_the_parameters() -> None:
     """The scores themselves are once the parameters. No gradients of the whole model and no joined scores may exist."""
     torch.manual_seed(0)
-    model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(48)])
-    x = torch.randn(4, 128)
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(24)])
+    x = torch.randn(4, 256)
     size = parameter_bytes(model)
 
     def work() -> None:
         scores = lb.sensitivity(model, [(x, x), (x, -x)], nn.functional.mse_loss)
         lb.Bayesian(model, subspace=lb.top_k(scores, rate=0.01))
 
-    ranking_chunk = 2**14  # a chunk as large as one of the tensors; the true one is larger than this whole model
+    ranking_chunk = 2**16  # a chunk as large as one of the tensors; the true one is larger than this whole model
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking, "_CHUNK", ranking_chunk)
         assert size < peak_bytes(work) < 1.5 * size

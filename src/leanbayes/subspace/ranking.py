@@ -15,7 +15,7 @@ from leanbayes.subspace.slots import position_dtype
 
 __all__ = ["Scores", "all_finite", "highest"]
 
-_CHUNK = 2**21  # scores that are looked at together; a count of them takes some 32 bytes each
+_CHUNK = 2**20  # scores that are looked at together; a count of them takes some 32 bytes each
 _DIGIT = 16  # bits of the keys that one count settles
 
 
