@@ -113,10 +113,16 @@ def run(task: str, ours: bool, millions: int, folder: Path) -> dict[str, float]:
         scores = lb.sensitivity(model, [(data, data)], loss_of_logits)
         return lb.Bayesian(model, subspace=lb.top_k(scores, rate=rate))
 
-    def stepping(network: nn.Module, kl: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    def stepping(
+        network: nn.Module, optimizer: torch.optim.Optimizer, with_kl: bool | None = None
+    ) -> Callable[[], object]:
         def step() -> None:
             optimizer.zero_grad()
-            (network(input_ids=data, labels=data).loss + kl()).backward()
+            if with_kl is None:
+                loss_of_logits(network(input_ids=data), data).backward()
+            else:
+                batch, likelihood = ({"input_ids": data}, data.roll(-1)), lb.Categorical(class_axis=-1)
+                lb.elbo(network, *batch, likelihood, n_data=N_DATA, with_kl=with_kl).loss.backward()
             optimizer.step()
 
         return step
@@ -165,12 +171,11 @@ def _measure_step(task: str, ours: bool, model: Any, size: int, sparse: Any, ste
             bnn = bayesian_lora(model, prior=torch.distributions.Normal(0.0, 0.2))
     elif ours:
         bnn = sparse()
-    no_kl: Callable[[], float] = lambda: 0.0  # noqa: E731
     if task == "ivon":
-        return measured(stepping(bnn, no_kl, lb.optim.IVON(bnn, lr=0.1, n_data=N_DATA, steps=1000)), size, repeat=3)
+        optimizer = lb.optim.IVON(bnn, lr=0.1, n_data=N_DATA, steps=1000)
+        return measured(stepping(bnn, optimizer, with_kl=False), size, repeat=3)
     trained = [p for p in bnn.parameters() if p.requires_grad]
-    kl = (lambda: bnn.kl() / N_DATA) if ours else no_kl
-    return measured(stepping(bnn, kl, torch.optim.Adam(trained, lr=1e-4)), size, repeat=3)
+    return measured(stepping(bnn, torch.optim.Adam(trained, lr=1e-4), with_kl=True if ours else None), size, repeat=3)
 
 
 def loss_of_logits(output: Any, data: Tensor) -> Tensor:
