@@ -171,9 +171,7 @@ def _accumulate(
     return size
 
 
-def _score_in_backward(
-    totals: Params, function: Scalar, params: Params, inputs: Any, targets: Any, power: int
-) -> None:
+def _score_in_backward(totals: Params, function: Scalar, params: Params, inputs: Any, targets: Any, power: int) -> None:
     """Add |g|^power of one scalar to the totals. Each gradient is scored in place as soon as it is known.
 
     So the gradients of the whole model never exist together: what was a gradient becomes a score, or is freed.

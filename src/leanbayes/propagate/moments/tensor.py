@@ -79,6 +79,8 @@ class MomentTensor(Tensor):
         setting: How moments pass through this call of the model.
         weight: The random weight that this tensor stands for, if it stands for one.
         origin: The random weight whose entries these are, as they are or moved; None for what was computed.
+        squares: Whether the entries are squares of other entries.
+        statistic: Whether the entries are means of squares, which norms divide by: these count as plain numbers.
         remake: Computes mean and variance again from tensors that the backward pass keeps anyway; None if unknown.
         memory: Counts writes in place; a tensor and its views have one memory.
         version: The count when this tensor was made. A view with an old version is stale.
@@ -92,6 +94,8 @@ class MomentTensor(Tensor):
     setting: Setting
     weight: RandomWeight | None
     origin: Origin | None
+    squares: bool
+    statistic: bool
     remake: Callable[[], tuple[Tensor, Tensor]] | None
     memory: Memory
     version: int
@@ -176,7 +180,7 @@ class MomentTensor(Tensor):
         self, expected: Tensor, variance: Tensor | None, correlations: Correlations, averages: Averages | None
     ) -> None:
         self.expected, self._variance, self.compact, self.averages = expected, variance, correlations, averages
-        self.remake = None
+        self.remake, self.squares, self.statistic = None, False, False
         self.version = self.memory.version
 
     def overwrite(self, other: "MomentTensor") -> None:

@@ -14,11 +14,11 @@ from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Averages, Correlations, Noise
 from leanbayes.propagate.moments.gaussian import clipped, exponential_below, hermite_nodes, integrate, rectified
 from leanbayes.propagate.moments.kinds import RULES, apply_elementwise
-from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, variance_of
+from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, missing, only_first, variance_of
 
 __all__ = [
     "absolute", "celu", "clamp", "elu", "exponential", "gelu", "hardsigmoid", "hardtanh", "leaky", "power", "prelu",
-    "relu", "relu6", "selu", "smooth",
+    "relu", "relu6", "root_of_statistic", "selu", "smooth",
 ]  # fmt: skip
 
 GAUSSIAN = "a Gaussian input"
@@ -231,15 +231,40 @@ def smooth(function: Function, mean: Tensor, variance: Tensor, *args: Any, **kwa
     return function(mean) + shift, spread
 
 
-@RULES.elementwise(
+@RULES.rule(
     *(torch.pow, Tensor.pow, Tensor.__pow__, torch.square, Tensor.square),
     exact=True,
     assumes="a Gaussian input and an exponent of 2; others by quadrature",
-    slope=False,
 )
-def power(function: Function, mean: Tensor, variance: Tensor, exponent: Any = 2) -> Moments:
+def power(operation: Operation, input: Any, exponent: Any = 2) -> Any:
     """Compute E z² = μ² + σ² and Var z² = 4μ²σ² + 2σ⁴."""
-    if exponent == 2:
-        return function(mean) + variance, 4 * mean.square() * variance + 2 * variance.square()
-    shift, spread = integrate(function, mean, variance)
-    return function(mean) + shift, spread
+    x = only_first(operation, (input, exponent))
+    function: Function = operation if operation in (torch.square, Tensor.square) else lambda z: operation(z, exponent)
+    if x.statistic and exponent in (0.5, -0.5):
+        return function(x.expected)
+
+    def moments(mean: Tensor, variance: Tensor) -> Moments:
+        if exponent == 2:
+            return function(mean) + variance, 4 * mean.square() * variance + 2 * variance.square()
+        shift, spread = integrate(function, mean, variance)
+        return function(mean) + shift, spread
+
+    result = apply_elementwise(x, function, moments, slope=False)
+    result.squares = exponent == 2
+    return result
+
+
+@RULES.rule(
+    *(torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt),
+    exact=False,
+    assumes="the mean of squares of a norm, which counts as a plain number, the expected one",
+)
+def root_of_statistic(operation: Operation, input: Any) -> Tensor:
+    """Return the root of E mean x², as the rule of ``F.rms_norm`` does, for root-mean-square norms that are spelled out.
+
+    The root of any other random number has no rule, because a number that may be negative has no root.
+    """
+    x = only_first(operation, (input,))
+    if not x.statistic:
+        missing(operation, x, "it has a rule for a mean of squares alone, such as root-mean-square norms divide by")
+    return operation(x.expected)

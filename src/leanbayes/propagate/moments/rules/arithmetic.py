@@ -56,6 +56,7 @@ def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> Mo
     result = random.like(mean, variance, correlations, averages)
     if operation in _ADD and alpha == 1:
         result.remake = _summed_again(input, other)
+        result.statistic = random.statistic and len(terms) == 1  # a norm adds a small number before it divides
     return result
 
 
