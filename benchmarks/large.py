@@ -162,8 +162,9 @@ def _measure_step(task: str, ours: bool, model: Any, size: int, sparse: Any, ste
 
     bnn = model
     if task == "adapter":
-        from leanbayes.integrations.peft import bayesian_lora
         from peft import LoraConfig, get_peft_model
+
+        from leanbayes.integrations.peft import bayesian_lora
 
         adapter = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
         bnn = model = get_peft_model(model, adapter)

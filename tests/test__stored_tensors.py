@@ -30,9 +30,12 @@ def test_every_dtype_and_shape_comes_back(tmp_path: Path, block: int, monkeypatc
     }
     write_tensors(tmp_path / "x", written, {"kind": "model", "format": 1})
     with open_tensors(tmp_path / "x", "model", 1) as (header, stored):
-        assert header["kind"] == "model" and set(stored) == set(written) and len(stored) == len(written)
+        assert header["kind"] == "model"
+        assert set(stored) == set(written)
+        assert len(stored) == len(written)
         for name, value in written.items():
-            assert torch.equal(stored[name], value) and stored[name].dtype == value.dtype
+            assert torch.equal(stored[name], value)
+            assert stored[name].dtype == value.dtype
             assert stored.digest(name) == tensor_checksum(value)
         turned = torch.zeros(5, 3, dtype=torch.float64).T
         stored.read_into("double", turned)
@@ -94,7 +97,8 @@ def test_a_model_on_the_meta_device_is_filled(tmp_path: Path) -> None:
     with torch.device("meta"):
         model = Tied()
     loaded: Any = lb.load(tmp_path / "x", model)
-    assert loaded.model is model and model.head.weight is model.embedding.weight
+    assert loaded.model is model
+    assert model.head.weight is model.embedding.weight
     assert not any(value.is_meta for value in loaded.state_dict().values())
     assert [p.requires_grad for p in model.parameters()] == [p.requires_grad for p in bnn.model.parameters()]
     for name, value in bnn.state_dict().items():
@@ -127,7 +131,7 @@ def test_scales_alone_need_weights(tmp_path: Path) -> None:
     lb.save(lb.Bayesian(Tied()), tmp_path / "x", only="random")
     with torch.device("meta"):
         model = Tied()
-    with pytest.raises(lb.errors.InputError, match="scales alone.*load the weights first"):
+    with pytest.raises(lb.errors.InputError, match=r"scales alone.*load the weights first"):
         lb.load(tmp_path / "x", model)
 
 
@@ -166,7 +170,8 @@ def test_a_layer_with_a_way_of_its_own_to_load_keeps_it(tmp_path: Path) -> None:
     model = nn.Sequential(OwnWay(2, 2), nn.Linear(2, 2))
     lb.save(model, tmp_path / "x")
     again = lb.load(tmp_path / "x", nn.Sequential(OwnWay(2, 2), nn.Linear(2, 2)))
-    assert torch.equal(again[0].weight, model[0].weight) and torch.equal(again[1].weight, model[1].weight)
+    assert torch.equal(again[0].weight, model[0].weight)
+    assert torch.equal(again[1].weight, model[1].weight)
 
 
 def test_home() -> None:

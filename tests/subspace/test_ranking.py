@@ -1,5 +1,7 @@
 """The k highest scores are those of a stable sort of all scores, and no copy of the scores is made."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ def by_sorting(ranked: list[Scores], count: int) -> list[Tensor]:
         tensors.append(values)
     order = torch.cat(tensors).sort(descending=True, stable=True).indices[:count].sort().values
     ends = torch.tensor([0, *[len(t) for t in tensors]]).cumsum(0).tolist()
-    return [order[(order >= a) & (order < b)] - a for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return [order[(order >= a) & (order < b)] - a for a, b in itertools.pairwise(ends)]
 
 
 def spread(positions: Tensor | None, scores: Scores) -> list[int]:
@@ -69,7 +71,8 @@ def test_without_ties_the_choice_is_that_of_topk() -> None:
 
 
 def test_finite() -> None:
-    assert all_finite(torch.tensor([1.0, -2.0])) and all_finite(torch.zeros(0))
+    assert all_finite(torch.tensor([1.0, -2.0]))
+    assert all_finite(torch.zeros(0))
     for bad in (torch.nan, torch.inf, -torch.inf):
         assert not all_finite(torch.tensor([1.0, bad, 2.0]))
 

@@ -292,7 +292,8 @@ def test_a_spelled_out_root_mean_square_norm_is_that_of_torch() -> None:
         one = F.rms_norm(random(x, v, **setting), (8,), gain, 1e-6)
         z = random(x, v, **setting)
         two = gain * (z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + 1e-6))
-        assert isinstance(one, MomentTensor) and isinstance(two, MomentTensor)
+        assert isinstance(one, MomentTensor)
+        assert isinstance(two, MomentTensor)
         torch.testing.assert_close(two.expected, one.expected)
         torch.testing.assert_close(two.variance, one.variance)
 

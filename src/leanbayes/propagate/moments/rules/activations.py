@@ -260,7 +260,7 @@ def power(operation: Operation, input: Any, exponent: Any = 2) -> Any:
     assumes="the mean of squares of a norm, which counts as a plain number, the expected one",
 )
 def root_of_statistic(operation: Operation, input: Any) -> Tensor:
-    """Return the root of E mean x², as the rule of ``F.rms_norm`` does, for root-mean-square norms that are spelled out.
+    """Return the root of E mean x², as the rule of ``F.rms_norm`` does, for such norms that are spelled out.
 
     The root of any other random number has no rule, because a number that may be negative has no root.
     """
