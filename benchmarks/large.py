@@ -4,7 +4,9 @@ The network is a Llama that is built from its configuration, in float32 on the C
 process of its own, which first does the same work with a tiny network, so that all libraries are loaded. The process
 notes its resident memory then, before the work, and the largest one during the work (VmHWM, which it resets first). In
 multiples of the bytes of the parameters, ``total`` is the peak above the libraries, and ``extra`` the peak above what
-was there before the work. The plain work and ours run in turns, and the shortest time of all rounds counts.
+was there before the work. Time is the processor time of one thread, which other work on the machine disturbs little;
+the record has the time on the wall as well. The plain work and ours run in turns, and the shortest time of all rounds
+counts.
 
 | work | plain | ours |
 |---|---|---|
@@ -20,7 +22,7 @@ was there before the work. The plain work and ours run in turns, and the shortes
     python benchmarks/large.py                                   # all sizes; the largest process needs about 7 GB
     python benchmarks/large.py --millions 10 --out /tmp/large.json
 
-A run for some sizes only leaves the other sizes of an existing record as they are, if the commit is the same.
+If the record that exists is of the same commit, a run adds its rounds to it and leaves other sizes as they are.
 """
 
 import argparse
@@ -90,14 +92,21 @@ def measured(work: Callable[[], object], parameter_bytes: int, repeat: int = 1) 
     """Return the shortest time of a piece of work, and its largest memory."""
     give_back()
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins again at the resident memory of now
-    before, seconds = status("VmRSS"), []
+    before, seconds, wall = status("VmRSS"), [], []
     for _ in range(repeat):
-        begin = time.perf_counter()
+        begin, begin_wall = time.process_time(), time.perf_counter()
         kept = work()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
+        wall.append(time.perf_counter() - begin_wall)
     peak = status("VmHWM")
     del kept
-    return {"seconds": min(seconds), "extra_bytes": peak - before, "peak_bytes": peak, "bytes": parameter_bytes}
+    return {
+        "seconds": min(seconds),
+        "wall_seconds": min(wall),
+        "extra_bytes": peak - before,
+        "peak_bytes": peak,
+        "bytes": parameter_bytes,
+    }
 
 
 def run(task: str, ours: bool, millions: int, folder: Path) -> dict[str, float]:
@@ -204,9 +213,9 @@ def in_own_process(task: str, ours: bool, millions: int, folder: Path) -> dict[s
     return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 
-def measure_size(millions: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """Measure all pieces of work at one size."""
-    row: dict[str, Any] = {"millions": millions, "parameters": COUNTS[millions]}
+def measure_size(millions: int, rounds: int, folder: Path, row: dict[str, Any]) -> dict[str, Any]:
+    """Measure all pieces of work at one size, and add them to what earlier rounds gave."""
+    row |= {"millions": millions, "parameters": COUNTS[millions], "rounds": row.get("rounds", 0) + rounds}
     for _ in range(rounds):
         for task in OURS:
             for ours in (False, True):
@@ -214,13 +223,16 @@ def measure_size(millions: int, rounds: int, folder: Path) -> dict[str, Any]:
                     continue
                 one = in_own_process(task, ours, millions, folder)
                 name = f"{'ours' if ours else 'plain'}_{task}"
-                best = row.get(name, {"seconds": float("inf"), "extra": 0.0, "total": 0.0, "peak_gigabytes": 0.0})
-                total = (one["peak_bytes"] - one["libraries_bytes"]) / one["bytes"]
+                measures = {
+                    "seconds": round(one["seconds"], 4),
+                    "wall_seconds": round(one["wall_seconds"], 4),
+                    "extra": round(one["extra_bytes"] / one["bytes"], 3),
+                    "total": round((one["peak_bytes"] - one["libraries_bytes"]) / one["bytes"], 3),
+                    "peak_gigabytes": round(one["peak_bytes"] / 1e9, 3),
+                }
+                best = row.get(name, measures)
                 row[name] = {
-                    "seconds": round(min(best["seconds"], one["seconds"]), 4),
-                    "extra": round(max(best["extra"], one["extra_bytes"] / one["bytes"]), 3),
-                    "total": round(max(best["total"], total), 3),
-                    "peak_gigabytes": round(max(best["peak_gigabytes"], one["peak_bytes"] / 1e9), 3),
+                    key: (min if key.endswith("seconds") else max)(best[key], value) for key, value in measures.items()
                 }
                 print(millions, name, row[name], flush=True)
                 if one["peak_bytes"] > LIMIT:
@@ -240,6 +252,7 @@ def main() -> None:
     options = parser.parse_args()
     for millions in (TINY, *options.millions):
         COUNTS[millions] = count(millions)
+    torch.set_num_threads(1)
     if options.task:
         with tempfile.TemporaryDirectory(dir="/tmp") as name:
             if options.task in ("load", "load_meta"):  # which read what another piece of work has written
@@ -251,14 +264,14 @@ def main() -> None:
         print(json.dumps(result | {"libraries_bytes": libraries}))
         return
     rows: dict[int, Any] = {}
-    settings = {"tokens": TOKENS, "vocabulary": VOCABULARY, "rounds": options.rounds}
+    settings = {"tokens": TOKENS, "vocabulary": VOCABULARY, "threads": 1}
     if options.out.is_file():
         old, now = json.loads(options.out.read_text()), record_of([], settings)
         if old["commit"] == now["commit"] and old["settings"] == settings:
             rows = {row["millions"]: row for row in old["results"]}
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         for millions in options.millions:
-            rows[millions] = measure_size(millions, options.rounds, Path(name))
+            rows[millions] = measure_size(millions, options.rounds, Path(name), rows.get(millions, {}))
             write(options.out, [rows[size] for size in sorted(rows)], settings)
 
 
