@@ -6,10 +6,12 @@ the file stays open instead. Each tensor is checked block by block, and goes to 
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +52,7 @@ class StoredTensors(Mapping[str, Tensor]):
         start: where in the file the numbers begin.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, entries: Mapping[str, Any], start: int) -> None:
+    def __init__(self, path: Path, file: BufferedReader, entries: Mapping[str, Any], start: int) -> None:
         self.path, self._file, self._entries, self._start = path, file, entries, start
 
     def __iter__(self) -> Iterator[str]:
@@ -104,7 +106,7 @@ class StoredTensors(Mapping[str, Tensor]):
             block = bytearray(min(_BLOCK, end - at))
             try:
                 self._file.seek(self._start + at)
-                count = self._file.readinto(block)  # type: ignore[attr-defined]
+                count = self._file.readinto(block)
             except OSError as error:
                 raise FileError(f"cannot read {self.path}: {error}") from error
             if count != len(block):
@@ -124,12 +126,15 @@ def open_tensors(path: Path, kind: str, newest: int) -> Iterator[tuple[dict[str,
     Yields:
         The header and the tensors, which can be read until the context ends.
     """
+    known = path.stat() if path.is_file() else None
     header, sums = read_checksums(path, kind, newest)
     try:
-        file = path.open("rb", buffering=0)
+        file = path.open("rb")
     except OSError as error:
         raise FileError(f"cannot read {path}: {error}") from error
     with file:
+        if known is None or not os.path.samestat(known, os.fstat(file.fileno())):
+            raise FileError(f"{path} was replaced while it was read; load it again")
         length = int.from_bytes(file.read(8), "little")
         entries = json.loads(file.read(length))
         entries.pop("__metadata__", None)
@@ -157,7 +162,8 @@ def fill(module: nn.Module, stored: Mapping[str, str], tensors: StoredTensors) -
         stored: the name in the file for each name in the state of the module.
         tensors: the file.
     """
-    if type(module).load_state_dict is not nn.Module.load_state_dict:
+    empty = any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
+    if type(module).load_state_dict is not nn.Module.load_state_dict and not empty:
         module.load_state_dict({name: tensors[place] for name, place in stored.items()})
         return
     own: dict[str, Tensor] = {}
@@ -182,7 +188,7 @@ def fill(module: nn.Module, stored: Mapping[str, str], tensors: StoredTensors) -
                 owner = module.get_submodule(path)
                 (owner._parameters if last in owner._parameters else owner._buffers)[last] = made[value]  # type: ignore[assignment]
     if rest:
-        module.load_state_dict(rest, strict=False)
+        module.load_state_dict(rest, strict=False, assign=empty)
 
 
 def _with_memory(tensor: Tensor, values: Tensor) -> Tensor:

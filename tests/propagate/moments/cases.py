@@ -255,6 +255,8 @@ APPROXIMATE = [
     of_one("rms norm, spelled out", lambda x: x * torch.rsqrt(mean_square(x)), 1, 96, off=0.15, scale=0.05),
     of_one("rms norm by division", lambda x: x / mean_square(x).sqrt(), 1, 96, off=0.15, scale=0.05),
     of_one("rms norm by a power", lambda x: x * mean_square(x).pow(-0.5), 1, 96, off=0.15, scale=0.05),
+    of_one("root of a mean of squares", lambda x: mean_square(x).sqrt(), 1, 96, off=0.15, scale=0.05),
+    of_one("rms norm of another", lambda x: x[:, :1] * torch.rsqrt(mean_square(x)), 1, 96, off=0.15, scale=0.05),
     of_one("group norm", norm(lambda: nn.GroupNorm(2, 4)), 1, 4, 48, off=0.15, scale=0.05),
     of_one("instance norm", norm(lambda: nn.InstanceNorm1d(2, affine=True)), 1, 2, 96, off=0.15, scale=0.05),
     of_one("softmax", lambda x: F.softmax(x, 1), off=0.05, scale=0.05),

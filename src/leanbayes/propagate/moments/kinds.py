@@ -202,7 +202,7 @@ class MomentRules(Registry):
             if not keepdim:
                 correlations = correlations.squeezed(axes)
             result = input.like(mean, variance.reshape(mean.shape).to(mean.dtype), correlations)
-            result.statistic = input.squares and operation in means
+            result.mean_square_of = input.squares_of if operation in means else None
             return result
 
         self.rule(*sums, *means, exact=exact, assumes=assumes)(apply)
