@@ -283,7 +283,7 @@ def test_an_adapter_trains_in_half_precision_with_checkpoints(by: str) -> None:
     before = {name: value.clone() for name, value in bnn.state_dict().items()}
     ivon = by == "ivon"
     optimizer: Any = (
-        lb.optim.IVON(bnn, lr=0.2, n_data=100, steps=40) if ivon else torch.optim.Adam(bnn.parameter_groups(lr=0.02))
+        lb.optim.IVON(bnn, lr=2.0, n_data=10_000, steps=40) if ivon else torch.optim.Adam(bnn.parameter_groups(lr=0.02))
     )
     generator, losses = torch.Generator().manual_seed(0), []
     for _ in range(40):

@@ -80,8 +80,9 @@ class Prediction:
         if not bool((tokens > 0).all()):
             raise InputError(f"text {int((tokens == 0).nonzero()[0])} has no token that counts; leave it out")
         # torch.where, because an uncertainty of padding may be anything, and NaN times zero is NaN
-        sums = [torch.where(mask, part, 0).sum(1) for part in (self.total, self.aleatoric, self.epistemic)]
-        return SequenceUncertainty(*sums, tokens)
+        parts = (self.total, self.aleatoric, self.epistemic)
+        total, aleatoric, epistemic = (torch.where(mask, part, 0).sum(1) for part in parts)
+        return SequenceUncertainty(total, aleatoric, epistemic, tokens)
 
     def to(self, device: torch.device | str) -> "Prediction":
         """Return the same prediction on another device. Lightning calls this to bring predictions to the host."""
