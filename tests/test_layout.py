@@ -10,7 +10,7 @@ PAPERS = TESTS.parent / "papers" / "src" / "leanbayes_papers"
 
 WHOLE_PRODUCT = {
     "architecture", "breadth", "citations", "documentation", "examples", "guarantees", "layout", "minimal_environment",
-    "oracles", "packaging", "plugin", "site", "truth", "tutorials", "version_0_1",
+    "oracles", "packaging", "plugin", "scale", "site", "truth", "tutorials", "version_0_1",
 }  # fmt: skip
 """Tests at the top of ``tests`` that are about the product as a whole."""
 

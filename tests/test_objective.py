@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
+from tests.allocations import parameter_bytes, peak_bytes
 from tests.oracles import mean_within_standard_errors, normal_kl
 
 PROPAGATIONS = ["sample", "mirrored", "local", "flipout"]
@@ -405,3 +406,22 @@ class TestObjective:
         with pytest.raises(lb.errors.NonFinite):
             lb.Objective(bnn, lb.Categorical(), n_data=1)(x, y)
         assert lb.Objective(bnn, lb.Categorical(), n_data=1, check=False)(x, y).loss.isnan()
+
+
+def test_a_step_at_one_percent_takes_hardly_more_memory_than_a_plain_one() -> None:
+    """The gradients take the place of the draws; a KL whose gradient came first would hold both at once."""
+    model = nn.Sequential(*[nn.Linear(128, 128) for _ in range(16)])
+    x, y = torch.randn(4, 128), torch.randint(0, 128, (4,))
+    bnn = lb.Bayesian(model, subspace=lb.random_k(0.01))
+
+    def plain() -> None:
+        nn.functional.cross_entropy(model(x), y).backward()
+
+    def ours() -> None:
+        lb.elbo(bnn, x, y, lb.Categorical(), n_data=10).loss.backward()
+
+    peaks = []
+    for step in (plain, ours):
+        model.zero_grad()
+        peaks.append(peak_bytes(step))
+    assert peaks[1] < peaks[0] + 0.3 * parameter_bytes(model)

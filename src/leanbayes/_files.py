@@ -33,7 +33,9 @@ from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 
 __all__ = [
     "checksum",
+    "digest_of",
     "discard",
+    "read_checksums",
     "read_header",
     "read_tensors",
     "sweep",
@@ -225,9 +227,14 @@ def _lives(process: int) -> bool:
 def tensor_checksum(tensor: Tensor) -> str:
     """Return the digest of a tensor's numbers, with its type and shape. A file lies on the host, and so do its sums."""
     numbers = np.asarray(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8))
-    digest = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=8)
+    digest: Any = digest_of(tensor.dtype, tuple(tensor.shape))
     digest.update(numbers.data)
-    return digest.hexdigest()
+    return str(digest.hexdigest())
+
+
+def digest_of(dtype: torch.dtype, shape: tuple[int, ...]) -> Any:
+    """Return the digest of a tensor's type and shape, to which its numbers must be added."""
+    return hashlib.blake2b(f"{dtype} {shape}".encode(), digest_size=8)
 
 
 def _too_much(text: str, tensors: int) -> str | None:
@@ -253,6 +260,12 @@ def read_header(path: Path, kind: str, newest: int) -> dict[str, Any]:
     return _read(path, kind, newest, tensors=False)[0]
 
 
+def read_checksums(path: Path, kind: str, newest: int) -> tuple[dict[str, Any], dict[str, str] | None]:
+    """Return the header of a file, and the checksums of its tensors; a file of version 0.1 has none."""
+    header, _, sums = _read(path, kind, newest, tensors=False)
+    return header, sums
+
+
 def read_tensors(path: Path, kind: str, newest: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return header and tensors of a file.
 
@@ -261,10 +274,12 @@ def read_tensors(path: Path, kind: str, newest: int) -> tuple[dict[str, Any], di
         kind: what the header must say that the file is, such as "model".
         newest: the newest format that the caller understands.
     """
-    return _read(path, kind, newest, tensors=True)
+    return _read(path, kind, newest, tensors=True)[:2]
 
 
-def _read(path: Path, kind: str, newest: int, tensors: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(
+    path: Path, kind: str, newest: int, tensors: bool
+) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, str] | None]:
     if not path.is_file():
         raise FileError(f"there is no file {path}")
     try:
@@ -293,7 +308,7 @@ def _read(path: Path, kind: str, newest: int, tensors: bool) -> tuple[dict[str, 
         ]
         if damaged:
             raise TruncatedFile(f"{path} is damaged: the checksum of {damaged[0]!r} does not fit; copy it again")
-    return header, values
+    return header, values, sums
 
 
 def _check_size(path: Path) -> None:

@@ -98,6 +98,21 @@ class _Held:
 _HELD: ContextVar[Mapping[int, _Held]] = ContextVar("held weights", default={})  # noqa: B039
 
 
+# While `leanbayes.load` puts a Bayesian together, the means are still in the file: what reads one of them, by the name
+# and the parameter to which it belongs.
+_MEANS: ContextVar[Callable[[str, Tensor], Tensor] | None] = ContextVar("means that are elsewhere", default=None)
+
+
+@contextmanager
+def means_from(read: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
+    """Inside this context, a `Bayesian` that is built takes its means from ``read`` and not from the parameters."""
+    token = _MEANS.set(read)
+    try:
+        yield
+    finally:
+        _MEANS.reset(token)
+
+
 class _Holders:
     """How many contexts hold weights, in all threads."""
 
@@ -172,14 +187,16 @@ class Bayesian(nn.Module):
         for name, index in selection.items():
             if name in sparse and getattr(self.posterior, "per", "weight") != "weight":
                 raise InputError(f'{dense_name(name)!r} is sparse: its filters are not whole; use per="weight"')
-            mean = parameters[name].detach()
+            read = _MEANS.get()
+            mean = parameters[name].detach() if read is None else read(name, parameters[name])
             start = mean if index is None else mean.flatten().index_select(0, index)
             memory = self._priors[name].remember(start)
             rho = _initial_rho(self.posterior, name, start, index, parameters[name] in transposed, generator)
-            self.coordinates[_key(name)] = Coordinates(rho, index, memory)
+            parts = Coordinates(rho, index, memory)
+            self._check_kl(RandomWeight(name, mean, index, None, self.posterior, parts.rho), memory)
+            self.coordinates[_key(name)] = parts
         self.reuse = Reuse()
         self._own_generator = "generator" in inspect.signature(model.forward).parameters
-        self._check_kl()
 
     @property
     def propagate(self) -> Propagation:
@@ -531,19 +548,19 @@ class Bayesian(nn.Module):
             weight = weights[name]
             yield weight, inside_law(self._priors[name].distribution(weight, parts.memory))
 
-    def _check_kl(self) -> None:
+    def _check_kl(self, weight: RandomWeight, memory: Tensor | None) -> None:
         """Raise now, and not after the first epoch, if the divergence is unknown or infinite."""
         probe = self.kl_estimator
         if isinstance(probe, MonteCarlo):
             probe = replace(probe, samples=1)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for weight, law in self._with_priors(self.weights()):
-                divergence = probe(weight, law, None)
-                if weight.mean.device.type != "meta" and not torch.isfinite(divergence):
-                    raise InputError(
-                        f"KL(q‖p) of {weight.name!r} is {divergence.item()} for the prior {law}: the prior must give "
-                        "density to every value that the posterior can take, and the model's weights must be finite"
-                    )
+            law = inside_law(self._priors[weight.name].distribution(weight, memory))
+            divergence = probe(weight, law, None)
+            if weight.mean.device.type != "meta" and not torch.isfinite(divergence):
+                raise InputError(
+                    f"KL(q‖p) of {weight.name!r} is {divergence.item()} for the prior {law}: the prior must give "
+                    "density to every value that the posterior can take, and the model's weights must be finite"
+                )
 
     @contextmanager
     def _holding(self, held: _Held) -> Iterator[None]:

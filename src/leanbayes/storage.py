@@ -25,11 +25,12 @@ from leanbayes._descriptions import (
     restore_prior,
     restore_propagations,
 )
-from leanbayes._files import read_header, read_tensors, tensor_checksum, write_tensors
+from leanbayes._files import read_header, tensor_checksum, write_tensors
 from leanbayes._passes import exclusive
+from leanbayes._stored_tensors import StoredTensors, fill, home, open_tensors
 from leanbayes._wrappers import unwrap
 from leanbayes.baselines import PREDICTORS
-from leanbayes.bayesian import Bayesian, refuse_random_parts
+from leanbayes.bayesian import Bayesian, means_from, refuse_random_parts
 from leanbayes.errors import ForeignFile, InputError, LeanBayesError, UnknownName, WrongModel
 from leanbayes.kl import Estimator
 from leanbayes.posteriors import Family
@@ -77,7 +78,7 @@ def save(
     tensors: dict[str, Tensor] = {}
     with exclusive(unwrap(model)):  # the pass of another thread may have replaced the parameters
         root = _take_apart(model, "", tensors) if only is None else _random_part(model, tensors)
-    write_tensors(Path(path), tensors, {"kind": "model", "format": FORMAT, "root": root, "about": notes})
+        write_tensors(Path(path), _apart(tensors), {"kind": "model", "format": FORMAT, "root": root, "about": notes})
 
 
 def about(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -95,32 +96,44 @@ def about(path: str | os.PathLike[str]) -> dict[str, Any]:
 def load(path: str | os.PathLike[str], model: nn.Module, *, prior: PriorLike | None = None) -> Any:
     """Read a file that `save` wrote, and return the model or predictor that it holds.
 
+    The weights go from the file into the model tensor by tensor, so no second copy of the model is made. A model that
+    lies on the meta device has no memory yet; its tensors get theirs as they are read, on the default device of torch:
+
+        with torch.device("meta"):
+            model = Network()
+        bnn = lb.load("network.lb", model)
+
+    The file is checked as a whole before the first weight is written. So if it is damaged or does not fit the model,
+    the model stays as it was. If the disk fails or the program is interrupted while weights are written, the model
+    holds some of the file and some of its own; load it again.
+
     Args:
         path: the path of the file.
-        model: a plain model of the same architecture. It gets the saved weights, on the devices where it lies. If the
-            file does not fit it, the model stays as it was. An ensemble uses ``model`` and copies of it. For a file
-            that holds what is random alone, the model must have the weights that it had when the file was saved.
+        model: a plain model of the same architecture. It gets the saved weights, on the devices where it lies. An
+            ensemble uses ``model`` and copies of it. For a file that holds what is random alone, the model must have
+            the weights that it had when the file was saved.
         prior: the prior. It is needed only if the saved prior was a distribution that a file cannot hold.
 
     Returns:
         What was saved: a `Bayesian` around ``model``, a predictor with such parts, or ``model`` itself.
     """
     source, model = Path(path), unwrap(model)
-    header, tensors = read_tensors(source, "model", FORMAT)
-    before = {name: value.clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    sparse = set(scatters(model))
-    try:
-        return _Restoring(source, tensors, model, prior).root(header["root"])
-    except BaseException as error:
-        make_dense(model, before, stay=sparse)
-        model.load_state_dict(before, strict=False)
-        if isinstance(error, KeyError | TypeError | ValueError | IndexError | RuntimeError | AttributeError):
-            if isinstance(error, LeanBayesError):
-                raise
-            raise ForeignFile(
-                f"{source} contradicts itself ({type(error).__name__}: {error}); save it again"
-            ) from error
-        raise
+    with open_tensors(source, "model", FORMAT) as (header, tensors):
+        sparse = set(scatters(model))
+        restoring = _Restoring(source, tensors, model, prior)
+        try:
+            restored = restoring.root(header["root"])
+        except BaseException as error:
+            make_dense(model, restoring.dense, stay=sparse)
+            if isinstance(error, KeyError | TypeError | ValueError | IndexError | RuntimeError | AttributeError):
+                if isinstance(error, LeanBayesError):
+                    raise
+                raise ForeignFile(
+                    f"{source} contradicts itself ({type(error).__name__}: {error}); save it again"
+                ) from error
+            raise
+        restoring.fill()
+    return restored
 
 
 def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -184,12 +197,22 @@ def _take_random(module: Bayesian, prefix: str, tensors: dict[str, Tensor]) -> d
 
 
 class _Restoring:
-    """Puts a model together again from a file's description and tensors."""
+    """Puts a model together again from a file's description and tensors.
 
-    def __init__(self, source: Path, tensors: dict[str, Tensor], model: nn.Module, prior: PriorLike | None) -> None:
+    `root` checks and builds everything but leaves the weights of the model alone; `fill` then reads them.
+    """
+
+    def __init__(self, source: Path, tensors: StoredTensors, model: nn.Module, prior: PriorLike | None) -> None:
         self.source, self.tensors, self.prior = source, tensors, prior
         self.model = model
         self.instances: list[nn.Module] = []
+        self.to_fill: list[tuple[nn.Module, dict[str, str]]] = []
+        self.dense: dict[str, Tensor] = {}  # weights of the model before they became sparse
+
+    def fill(self) -> None:
+        """Read the weights of all modules."""
+        for module, stored in self.to_fill:
+            fill(module, stored, self.tensors)
 
     def root(self, data: dict[str, Any]) -> nn.Module:
         """Build the whole. The copies of the model must be made before anything is built on it."""
@@ -201,7 +224,7 @@ class _Restoring:
         if data["type"] in ("Bayesian", "random"):
             return self._bayesian(data, prefix)
         if data["type"] == "module":
-            return self._module(data, prefix)
+            return self._module(data, prefix)[0]
         if data["type"] not in PREDICTORS:
             raise ForeignFile(
                 f"{self.source} holds a predictor {data['type']!r}, and this program has none of that name; "
@@ -212,21 +235,27 @@ class _Restoring:
         predictor = cls.rebuild(parts, **data["config"])
         like = next(iter(self.model.parameters()), torch.zeros(0))
         for name in data["own"]:
-            predictor.register_buffer(name, self.tensors[f"{prefix}own.{name}"].to(like.device))
+            predictor.register_buffer(name, self.tensors[f"{prefix}own.{name}"].to(home(like)))
         return predictor
 
-    def _module(self, data: dict[str, Any], prefix: str) -> nn.Module:
+    def _module(self, data: dict[str, Any], prefix: str) -> tuple[nn.Module, dict[str, str]]:
+        """Return a module that will be filled, and under which name the file holds each of its tensors."""
         module, ties = self.instances.pop(0), data["ties"]
         self._make_sparse(module, data.get("sparse", {}), prefix)
-        saved = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(f"{prefix}model.")}
-        _check_model(self.source, ties, saved, module)
-        module.load_state_dict({name: saved["model." + ties.get(name, name)] for name in module.state_dict()})
-        return module
+        _check_model(self.source, ties, self.tensors, f"{prefix}model.", module)
+        stored = {name: f"{prefix}model.{ties.get(name, name)}" for name in module.state_dict()}
+        self.to_fill.append((module, stored))
+        return module, stored
 
     def _known(self, means: dict[str, str]) -> nn.Module:
         """Return the model, whose weights must be those that the random part was saved beside."""
         module = self.instances.pop(0)
         parameters = dict(module.named_parameters(remove_duplicate=False))
+        if any(parameter.is_meta for parameter in parameters.values()):
+            raise InputError(
+                f"{self.source} holds scales alone, and the model lies on the meta device, without weights; load the "
+                "weights first"
+            )
         missing = sorted(means.keys() - parameters.keys())
         if missing:
             raise WrongModel(
@@ -260,6 +289,8 @@ class _Restoring:
             if not inside or bool((index.diff() <= 0).any()):
                 raise ValueError(f"positions outside of {dense_name(name)!r}, or not in order")
             if name not in known:
+                if module is self.model:
+                    self.dense[dense_name(name)] = weight.detach()
                 sparsify(layer, index.to(weight.device))
         if shapes:
             keep_layout(module)
@@ -272,19 +303,27 @@ class _Restoring:
         estimator: Estimator = restore(data["kl"])
         family: Family = restore(data["posterior"])
         propagate, predict_by = restore_propagations(data)
-        model = self._module(data, prefix) if data["type"] == "Bayesian" else self._known(data["means"])
+        if data["type"] == "Bayesian":
+            model, stored = self._module(data, prefix)
+        else:
+            model, stored = self._known(data["means"]), {}
+
+        def mean(name: str, parameter: Tensor) -> Tensor:
+            return self.tensors[stored[name]].to(home(parameter)) if stored else parameter.detach()
+
         selection = {
             name: None if whole else self.tensors[f"{prefix}index.{name}"] for name, whole in data["random"].items()
         }
-        bnn = Bayesian(
-            model,
-            subspace=_Stored(selection),
-            posterior=family,
-            prior=restore_prior(data["prior"]) if self.prior is None else self.prior,
-            propagate=propagate,
-            predict_by=predict_by,
-            kl=estimator,
-        )
+        with means_from(mean):
+            bnn = Bayesian(
+                model,
+                subspace=_Stored(selection),
+                posterior=family,
+                prior=restore_prior(data["prior"]) if self.prior is None else self.prior,
+                propagate=propagate,
+                predict_by=predict_by,
+                kl=estimator,
+            )
         with torch.no_grad():
             for name, parts in bnn.parts():
                 for kind, value in (("rho", parts.rho), ("memory", parts.memory)):
@@ -322,7 +361,7 @@ class _Stored(Subspace):
             parameter = named[name]
             if index is not None and not 0 <= int(index.min()) <= int(index.max()) < parameter.numel():
                 raise ValueError(f"positions outside of {name!r}")
-            selection[first_name[parameter]] = None if index is None else index.to(parameter.device)
+            selection[first_name[parameter]] = None if index is None else index.to(home(parameter))
         return selection
 
     def choose(self, pool: list[Slot]) -> Selection:
@@ -337,21 +376,35 @@ def _keep_state(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
         if not isinstance(value, Tensor):
             raise InputError(f"the model's extra state {name!r} is a {type(value).__name__}: a file holds only tensors")
     groups = _tied(state)
-    tensors |= {f"{prefix}model.{names[0]}": state[names[0]].detach().contiguous().clone() for names in groups}
+    tensors |= {f"{prefix}model.{names[0]}": state[names[0]].detach().contiguous() for names in groups}
     return {alias: names[0] for names in groups for alias in names[1:]}
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of which each fills a memory of its own, as files need it. Only those that do not are copied."""
+    apart: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, value in tensors.items():
+        memory = value.untyped_storage()
+        fills = value.numel() * value.element_size() == memory.nbytes()
+        apart[name] = value if fills and memory._cdata not in taken else value.clone()
+        taken.add(memory._cdata)
+    return apart
 
 
 def _tied(state: dict[str, Tensor]) -> list[list[str]]:
     """Group the names that stand for the same memory."""
     groups: dict[Any, list[str]] = {}
     for name, value in state.items():
-        memory = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else name
+        place = value.untyped_storage()._cdata if value.is_meta else value.data_ptr()  # where no memory is, no address
+        memory = (value.device, place, value.dtype, value.shape, value.stride()) if value.numel() else name
         groups.setdefault(memory, []).append(name)
     return list(groups.values())
 
 
-def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor], model: nn.Module) -> None:
-    saved = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+def _check_model(source: Path, ties: dict[str, str], tensors: StoredTensors, prefix: str, model: nn.Module) -> None:
+    """Raise if the tensors of a file, whose names begin with ``prefix``, are not those of a model."""
+    saved = {name.removeprefix(prefix): name for name in tensors if name.startswith(prefix)}
     saved |= {alias: saved[first] for alias, first in ties.items()}
     state = model.state_dict()
     missing, extra = sorted(state.keys() - saved.keys()), sorted(saved.keys() - state.keys())
@@ -362,18 +415,26 @@ def _check_model(source: Path, ties: dict[str, str], tensors: dict[str, Tensor],
             "build the model as it was when it was saved"
         )
     for first, *others in _tied(state):
-        if any(not torch.equal(saved[first], saved[other]) for other in others):
-            raise WrongModel(
-                f"{source} holds another architecture: the model ties {[first, *others]}, the file does not"
-            )
+        for other in others:
+            if saved[first] != saved[other] and not torch.equal(tensors[saved[first]], tensors[saved[other]]):
+                raise WrongModel(
+                    f"{source} holds another architecture: the model ties {[first, *others]}, the file does not"
+                )
     for name, value in state.items():
-        if value.shape != saved[name].shape:
+        shape, dtype = tensors.shape(saved[name]), tensors.dtype(saved[name])
+        if value.shape != shape:
             raise WrongModel(
-                f"{source} holds another architecture: {name!r} has shape {tuple(saved[name].shape)} in the file and "
+                f"{source} holds another architecture: {name!r} has shape {tuple(shape)} in the file and "
                 f"{tuple(value.shape)} in the model"
             )
-        if value.dtype != saved[name].dtype:
+        if value.dtype != dtype:
             raise WrongModel(
-                f"{name!r} is {saved[name].dtype} in {source} and {value.dtype} in the model; "
-                f"convert the model first: model.to({saved[name].dtype})"
+                f"{name!r} is {dtype} in {source} and {value.dtype} in the model; convert the model first: "
+                f"model.to({dtype})"
+            )
+    for name, buffer in model.named_buffers():
+        if buffer.is_meta and name not in state:
+            raise InputError(
+                f"the buffer {name!r} lies on the meta device, and no file holds it, because the model does not save "
+                "it; put only parameters there: with accelerate.init_empty_weights(include_buffers=False)"
             )

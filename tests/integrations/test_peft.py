@@ -1,6 +1,7 @@
 """Bayesian LoRA: on tiny language models of three kinds, saved beside the adapter, and generating under a draw."""
 
 import copy
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,173 @@ def test_bad_input_is_named(attempt: Callable[[], Any], message: str) -> None:
 @shows("PEFT", "The code of the page on PEFT runs.")
 def test_the_page_runs(tmp_path: Path) -> None:
     run_page("docs/integrations/peft.md", tmp_path)
+
+
+# ---------------------------------------------------------------- checkpoints, half precision, and one pass
+
+
+def ready(kind: Callable[[], Any], dtype: torch.dtype, dropout: float, by: str, checkpoint: bool) -> lb.Bayesian:
+    torch.manual_seed(1)
+    model: Any = get_peft_model(
+        kind().to(dtype), LoraConfig(r=2, lora_alpha=4, task_type="CAUSAL_LM", lora_dropout=dropout)
+    )
+    torch.manual_seed(2)
+    bnn = trained(bayesian_lora(model, random="both", propagate=by)).train()
+    if checkpoint:
+        model.config.use_cache = False
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.enable_input_require_grads()
+    return bnn
+
+
+def gradients(bnn: lb.Bayesian) -> tuple[dict[str, torch.Tensor], int]:
+    """Return the gradients of a seeded step, and how often the first layer ran."""
+    runs: list[None] = []
+    layer: Any = bnn.model.get_base_model().model.layers[0].self_attn  # type: ignore[operator]
+    hook = layer.register_forward_pre_hook(lambda *_: runs.append(None))
+    torch.manual_seed(5)  # for dropout
+    bnn(input_ids=IDS, labels=IDS, generator=torch.Generator().manual_seed(3)).loss.backward()
+    hook.remove()
+    return {name: p.grad for name, p in bnn.named_parameters() if p.grad is not None}, len(runs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "dropout", "by"),
+    [
+        (llama, torch.bfloat16, 0.3, "sample"),
+        (llama, torch.float32, 0.0, "mirrored"),
+        (llama, torch.bfloat16, 0.0, "local"),
+        (qwen2, torch.bfloat16, 0.3, "flipout"),
+    ],
+)
+def test_checkpoints_change_no_gradient(kind: Any, dtype: torch.dtype, dropout: float, by: str) -> None:
+    """What is computed again in the backward pass sees the draw, and the dropout, that it saw in the forward pass."""
+    plain, once = gradients(ready(kind, dtype, dropout, by, checkpoint=False))
+    again, twice = gradients(ready(kind, dtype, dropout, by, checkpoint=True))
+    assert (once, twice) == (1, 2)
+    assert plain.keys() == again.keys()
+    assert any(name.startswith("coordinates") for name in plain)
+    assert all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+@pytest.mark.parametrize("by", ["ivon", "gradients"])
+def test_an_adapter_trains_in_half_precision_with_checkpoints(by: str) -> None:
+    bnn = ready(llama, torch.bfloat16, 0.0, "sample", checkpoint=True)
+    before = {name: value.clone() for name, value in bnn.state_dict().items()}
+    ivon = by == "ivon"
+    optimizer: Any = (
+        lb.optim.IVON(bnn, lr=2.0, n_data=10_000, steps=40) if ivon else torch.optim.Adam(bnn.parameter_groups(lr=0.02))
+    )
+    generator, losses = torch.Generator().manual_seed(0), []
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss = bnn(input_ids=IDS, labels=IDS, generator=generator).loss
+        (loss if ivon else loss + 1e-4 * bnn.kl()).backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) < sum(losses[:5]) - 0.2  # draws move these sums by some hundredths
+    after = bnn.state_dict()
+    assert after["model.base_model.model.lm_head.weight"].dtype is torch.bfloat16
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if "lora_" in name}
+
+
+@pytest.mark.parametrize(("kind", "attention"), [(llama, "sdpa"), (qwen2, "eager")])
+def test_one_pass_through_a_language_model(kind: Callable[[], Any], attention: str) -> None:
+    """Where every weight is random, moments agree with draws as far as transformers do (docs/moments.md)."""
+    model = base(kind)
+    model.set_attn_implementation(attention)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "embed" not in name:
+                parameter.mul_(8)  # so that attention attends to something
+    bnn = lb.Bayesian(model, posterior=lb.posteriors.Normal(lb.posteriors.GaussianRho(-4.0, 0.0)))
+    arguments = {"input_ids": IDS, "use_cache": False}
+    mean, variance = lb.moments(bnn, arguments, output=lambda returned: returned.logits)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        draws = torch.stack([bnn(**arguments, generator=generator).logits for _ in range(300)])
+    spread = draws.std(0)
+    ratio = variance.sqrt() / spread
+    assert 0.85 < ratio.mean() < 1.35
+    at_means = model(**arguments).logits
+    off, plain_off = (((one - draws.mean(0)) / spread).abs().mean() for one in (mean, at_means))
+    assert off < 0.25 < plain_off  # of a standard deviation; the draws leave 0.05 to chance
+
+
+def test_an_operation_without_a_rule_names_the_module() -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.matrix_exp(x)
+
+    model = base(llama)
+    model.model.layers[1].mlp = Odd()
+    bnn = lb.Bayesian(model, subspace=lb.layers("model.layers.0.*"))
+    with pytest.raises(
+        lb.errors.MissingRule, match=r"matrix_exp.*'model\.layers\.1\.mlp' \(Odd\).*predict_by=\"sample\""
+    ):
+        lb.moments(bnn, {"input_ids": IDS, "use_cache": False}, output=lambda returned: returned.logits)
+
+
+# ---------------------------------------------------------------- tokens and texts
+
+
+def predicted(bnn: lb.Bayesian, ids: torch.Tensor, mask: torch.Tensor) -> lb.Prediction:
+    return lb.predict(
+        bnn,
+        {"input_ids": ids, "attention_mask": mask},
+        likelihood=lb.Categorical(class_axis=-1),
+        samples=6,
+        method="loop",
+        keep_samples=True,
+        generator=torch.Generator().manual_seed(4),
+        output=lambda returned: returned.logits,
+    )
+
+
+@pytest.mark.parametrize("kind", [llama, qwen2])
+def test_tokens_and_texts_have_the_uncertainty_that_explicit_sums_give(kind: Callable[[], Any]) -> None:
+    bnn = trained(bayesian_lora(lora(kind), random="both"))
+    ids = torch.tensor([[1, 5, 9, 3], [1, 7, 0, 0]])
+    mask = (ids != 0).long()
+    prediction = predicted(bnn, ids, mask)
+    assert prediction.mean.shape == (2, 24, 4)
+    assert prediction.total.shape == (2, 4)
+    assert prediction.samples is not None
+    texts, means = prediction.over_tokens(mask), prediction.over_tokens(mask).per_token()
+    for row, length in enumerate((4, 2)):
+        total = aleatoric = 0.0
+        for token in range(length):
+            laws = [law[row, :, token].double().tolist() for law in prediction.samples]
+            mixture = [sum(law[word] for law in laws) / 6 for word in range(24)]
+            total -= sum(p * math.log(p) for p in mixture)
+            aleatoric -= sum(p * math.log(p) for law in laws for p in law) / 6
+        assert texts.total[row].item() == pytest.approx(total, rel=1e-4)
+        assert texts.aleatoric[row].item() == pytest.approx(aleatoric, rel=1e-4)
+        assert texts.epistemic[row].item() == pytest.approx(total - aleatoric, rel=1e-2, abs=1e-4)
+        assert means.total[row].item() == pytest.approx(total / length, rel=1e-4)
+    assert texts.tokens.tolist() == [4, 2]
+
+
+def test_padding_changes_nothing() -> None:
+    bnn = trained(bayesian_lora(lora(llama), random="both"))
+    ids = torch.tensor([[1, 7, 4, 0, 0], [1, 5, 9, 3, 8]])
+    mask = (ids != 0).long()
+    padded = predicted(bnn, ids, mask).over_tokens(mask)
+    alone = predicted(bnn, ids[:1, :3], mask[:1, :3]).over_tokens()
+    torch.testing.assert_close(padded.total[:1], alone.total)
+    torch.testing.assert_close(padded.epistemic[:1], alone.epistemic, rtol=1e-3, atol=1e-5)
+
+
+def test_masks_that_do_not_fit() -> None:
+    bnn = bayesian_lora(lora(llama))
+    prediction = predicted(bnn, IDS, torch.ones_like(IDS))
+    for mask in (torch.ones(2, 3), torch.full((2, 4), 2), torch.full((2, 4), torch.nan)):
+        with pytest.raises(lb.errors.InputError, match="attention mask"):
+            prediction.over_tokens(mask)
+    with pytest.raises(lb.errors.InputError, match="text 1 has no token"):
+        prediction.over_tokens(torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0]]))
+    with pytest.raises(lb.errors.InputError, match=r"\(N, tokens\)"):
+        lb.predict(torch.nn.Linear(2, 3), torch.zeros(1, 2)).over_tokens()
+    with pytest.raises(lb.errors.ShapeMismatch, match="class_axis=-1"):
+        lb.predict(bnn, {"input_ids": IDS}, output=lambda returned: returned.logits)

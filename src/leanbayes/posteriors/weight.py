@@ -83,6 +83,10 @@ class RandomWeight:
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw the weight: the one that `sample` returns for the `noise` of that generator."""
         if self.index is not None:
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                # The KL needs these means later. The backward pass of this choice makes a gradient of the whole tensor,
+                # and autograd goes backwards: chosen now, before the pass, it is made when the pass has freed its draw.
+                _ = self.random_mean
             return self.sample(self.noise(generator))
         if self.rho is not None and self.sums is None and torch.is_grad_enabled():
             drawn_and_sums = self.family.draw_and_sums(self.mean, self.rho, generator)

@@ -16,7 +16,7 @@ from leanbayes.errors import InputError
 from leanbayes.propagate import OnePass, Propagation
 from leanbayes.propagate.outputs import Outputs
 
-__all__ = ["Prediction", "Predictor", "in_eval", "joined", "laws_of", "networks_of"]
+__all__ = ["Prediction", "Predictor", "SequenceUncertainty", "in_eval", "joined", "laws_of", "networks_of"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,69 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.mean)
 
+    def over_tokens(self, counted: Tensor | None = None) -> "SequenceUncertainty":
+        """Return the uncertainty of each text from that of its tokens.
+
+        A language model gives the law of each token after the tokens before it, so the entropies of the tokens add up:
+        their sum is the entropy of the whole, given the prefixes in the batch. Predict with
+        ``likelihood=Categorical(class_axis=-1)``, for logits of shape (N, tokens, vocabulary).
+
+        Args:
+            counted: which tokens count, (N, tokens), such as the attention mask of a tokenizer; by default all. Tokens
+                of padding must not count. The model needs the mask as well, so that other tokens do not attend to them.
+
+        >>> numbers = torch.tensor([[0.1, 0.3], [0.2, 9.0]])
+        >>> p = Prediction(torch.ones(2, 5, 2) / 5, numbers, numbers, 0 * numbers, torch.zeros(2), torch.ones(2))
+        >>> p.over_tokens(torch.tensor([[1, 1], [1, 0]])).total
+        tensor([0.4000, 0.2000])
+        """
+        shape = tuple(self.total.shape)
+        if len(shape) != 2:
+            raise InputError(
+                f"over_tokens needs uncertainties of shape (N, tokens), got {shape}; predict with the logits of all "
+                "tokens and likelihood=Categorical(class_axis=-1)"
+            )
+        mask = torch.ones_like(self.total, dtype=torch.bool) if counted is None else counted
+        if tuple(mask.shape) != shape or bool(((mask != 0) & (mask != 1)).any()):
+            raise InputError(
+                f"counted must hold 0 or 1 for each token, of shape {shape}, got shape {tuple(mask.shape)}; "
+                "give the attention mask that belongs to these tokens"
+            )
+        mask = mask.to(self.total.device).bool()
+        tokens = mask.sum(1)
+        if not bool((tokens > 0).all()):
+            raise InputError(f"text {int((tokens == 0).nonzero()[0])} has no token that counts; leave it out")
+        # torch.where, because an uncertainty of padding may be anything, and NaN times zero is NaN
+        parts = (self.total, self.aleatoric, self.epistemic)
+        total, aleatoric, epistemic = (torch.where(mask, part, 0).sum(1) for part in parts)
+        return SequenceUncertainty(total, aleatoric, epistemic, tokens)
+
     def to(self, device: torch.device | str) -> "Prediction":
         """Return the same prediction on another device. Lightning calls this to bring predictions to the host."""
         return map_tensors(lambda tensor: tensor.to(device), self)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class SequenceUncertainty:
+    """How sure a language model is of whole texts, in nats, one number for each text.
+
+    Attributes:
+        total: the sum of the entropies of the tokens.
+        aleatoric: the sum of their aleatoric parts.
+        epistemic: the sum of their epistemic parts.
+        tokens: how many tokens count.
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    tokens: Tensor
+
+    def per_token(self) -> "SequenceUncertainty":
+        """Return the means over tokens, by which texts of different lengths can be compared."""
+        return SequenceUncertainty(
+            self.total / self.tokens, self.aleatoric / self.tokens, self.epistemic / self.tokens, self.tokens
+        )
 
 
 class Predictor(nn.Module, ABC):

@@ -5,6 +5,7 @@ Abboud et al. 2024 and sensitivity-guided subnetworks choose the random weights 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from leanbayes._calls import (
 )
 from leanbayes._wrappers import unwrap
 from leanbayes.errors import InputError, NonFinite, UnknownName
+from leanbayes.subspace.ranking import all_finite
 from leanbayes.subspace.slots import slots_of
 
 __all__ = ["sensitivity"]
@@ -88,7 +90,7 @@ def sensitivity(
         raise InputError("every parameter of the model is frozen; call requires_grad_() on those to be scored")
     if chunk is None:
         chunk = max(1, _CHUNK_NUMBERS // sum(p.numel() for p in params.values()))
-    totals = {name: torch.zeros_like(p, dtype=_wide(p.dtype)) for name, p in params.items()}
+    totals: Params = {}
     count, seen = 0, 0
     with _untouched(model):
         for batch in islice(batches, n_batches):
@@ -99,11 +101,13 @@ def sensitivity(
                 count += _accumulate(totals, function, params, inputs, targets, power, chunk if per == "example" else 0)
     if not seen:
         raise InputError("sensitivity got no batches; give a list or a DataLoader, not an iterator that is used up")
-    for name, total in totals.items():
-        if not torch.isfinite(total).all():
+    for name, p in params.items():
+        if name not in totals:  # the loss does not depend on it
+            totals[name] = torch.zeros_like(p, dtype=_wide(p.dtype))
+        if not all_finite(totals[name]):
             raise NonFinite(f"the sensitivity of {name!r} is NaN or infinite; check the loss and the batches for NaN")
     outputs = 1 if of == "loss" else (len(functions) if probes is None else 1)
-    return {name: total * (outputs / count) for name, total in totals.items()}
+    return {name: totals[name].mul_(outputs / count) for name in params}
 
 
 Scalar = Callable[[Params, Any, Any], Tensor]
@@ -149,31 +153,49 @@ def _accumulate(
 ) -> int:
     """Add |g|^power to the totals, for the batch (``chunk`` 0) or for each example, and return how many were added."""
     if not chunk:
-        leaves = {name: p.requires_grad_() for name, p in params.items()}
-        with torch.enable_grad():
-            value = _scalar(function(leaves, inputs, targets))
-            gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        for total, gradient in zip(totals.values(), gradients, strict=True):
-            if gradient is not None:
-                wide = gradient.to(total.dtype)
-                total += wide.abs() if power == 1 else wide.square()
+        _score_in_backward(totals, function, params, inputs, targets, power)
         return 1
 
-    constants = {name: p.detach() for name, p in params.items()}
     size = batch_size(inputs)
     for start in range(0, size, chunk):
         x, y = take((inputs, targets), slice(start, start + chunk))
-        try:
-            by_name = _gradient_of_each(function, constants, x, y)
-        except RuntimeError:  # an operation without a batching rule, as in recurrent networks
+        by_name = _gradient_of_each(function, params, x, y) if chunk > 1 else None
+        if by_name is None:
             for row in range(batch_size(x)):
                 one = slice(row, row + 1)
-                _accumulate(totals, function, params, take(x, one), take(y, one), power, 0)
+                _score_in_backward(totals, function, params, take(x, one), take(y, one), power)
             continue
         for name, gradient in by_name.items():
-            wide = gradient.to(totals[name].dtype)
-            totals[name] += (wide.abs() if power == 1 else wide.square()).sum(0)
+            wide = gradient.to(_wide(gradient.dtype))
+            _add(totals, name, (wide.abs() if power == 1 else wide.square()).sum(0))
     return size
+
+
+def _score_in_backward(totals: Params, function: Scalar, params: Params, inputs: Any, targets: Any, power: int) -> None:
+    """Add |g|^power of one scalar to the totals. Each gradient is scored in place as soon as it is known.
+
+    So the gradients of the whole model never exist together: what was a gradient becomes a score, or is freed.
+    """
+
+    def score(name: str, leaf: Tensor) -> None:
+        gradient, leaf.grad = leaf.grad, None
+        assert gradient is not None
+        wide = gradient.to(_wide(gradient.dtype))
+        _add(totals, name, wide.abs_() if power == 1 else wide.square_())
+
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    for name, leaf in leaves.items():
+        leaf.register_post_accumulate_grad_hook(partial(score, name))
+    with torch.enable_grad():
+        value = _scalar(function(leaves, inputs, targets))
+        torch.autograd.backward(value, inputs=list(leaves.values()))
+
+
+def _add(totals: Params, name: str, scores: Tensor) -> None:
+    if name in totals:
+        totals[name] += scores
+    else:
+        totals[name] = scores
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -181,8 +203,11 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _gradient_of_each(function: Scalar, params: Params, x: Any, y: Any) -> Params:
-    """Return the gradients of all examples along a new first axis. Scalars and other objects belong to all examples."""
+def _gradient_of_each(function: Scalar, params: Params, x: Any, y: Any) -> Params | None:
+    """Return the gradients of all examples along a new first axis. Scalars and other objects belong to all examples.
+
+    None says that an operation has no batching rule, as in recurrent networks.
+    """
     batched: list[Tensor] = []
     map_tensors(lambda leaf: batched.append(leaf) if leaf.dim() else None, (x, y))
 
@@ -192,7 +217,10 @@ def _gradient_of_each(function: Scalar, params: Params, x: Any, y: Any) -> Param
         gradient: Params = grad(lambda q: _scalar(function(q, one_x, one_y)))(p)
         return gradient
 
-    gradients: Params = vmap(of_example, in_dims=(None, 0), randomness="different")(params, batched)
+    try:
+        gradients: Params = vmap(of_example, in_dims=(None, 0), randomness="different")(params, batched)
+    except RuntimeError:
+        return None
     return gradients
 
 

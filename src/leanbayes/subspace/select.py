@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import InputError, NonFinite, SelectionError, UnknownName
-from leanbayes.subspace.slots import Eligible, Slot, anything, index_dtype, matches, slots_of
+from leanbayes.subspace.ranking import Scores, all_finite, highest
+from leanbayes.subspace.slots import Eligible, Slot, anything, matches, slots_of
 from leanbayes.subspace.storage import dense_name
 
 __all__ = ["Selection", "Subspace", "everything", "layers", "random_k", "top_k"]
@@ -104,18 +105,21 @@ class Ranked(Subspace):
 
     @abstractmethod
     def scores_of(self, pool: list[Slot]) -> list[Tensor]:
-        """Return the scores of all coordinates, one flat tensor for each slot, all on one device."""
+        """Return the scores of all coordinates, one flat tensor for each slot."""
 
     def choose(self, pool: list[Slot]) -> Selection:
         """Choose the coordinates with the highest scores of the whole model, or of each layer."""
-        scores = [_without_padding(slot, score) for slot, score in zip(pool, self.scores_of(pool), strict=True)]
+        scores = [Scores(score, slot.padding) for slot, score in zip(pool, self.scores_of(pool), strict=True)]
         groups: dict[str, list[int]] = {}
         for position, slot in enumerate(pool):
             groups.setdefault(slot.layer if self.scope == "layer" else "", []).append(position)
         selection: Selection = {}
         for members in groups.values():
-            chosen = [pool[i] for i in members]
-            selection |= _highest(chosen, torch.cat([scores[i] for i in members]), self._count(chosen))
+            count = self._count([pool[i] for i in members])
+            positions = highest([scores[i] for i in members], count) if count else []
+            for i, index in zip(members, positions, strict=bool(count)):
+                if index is None or len(index):
+                    selection[pool[i].name] = None if index is None else index.to(pool[i].parameter.device)
         if not selection:
             total = sum(slot.size for slot in pool)
             raise SelectionError(f"rate {self.rate} of {total} coordinates is less than one; raise the rate, or give k")
@@ -153,17 +157,14 @@ class TopK(Ranked):
                     f"these scores are of another model: {slot.name!r} has shape {tuple(slot.parameter.shape)}, "
                     f"its scores {tuple(score.shape)}"
                 )
-            if not torch.isfinite(score).all():
+            if not all_finite(score):
                 bad = int((~torch.isfinite(score)).sum())
                 raise NonFinite(
                     f"{bad} of {score.numel()} scores of {slot.name!r} are NaN or infinite; "
                     f"check the loss and the batches that sensitivity got"
                 )
             flat.append(score.detach().flatten())
-        dtype = torch.float32
-        for score in flat:
-            dtype = torch.promote_types(dtype, score.dtype)
-        return [score.to(flat[0].device, dtype) for score in flat]
+        return flat
 
 
 @dataclass(frozen=True)
@@ -255,31 +256,3 @@ def random_k(
     3
     """
     return RandomK(rate, k, scope, eligible, seed)
-
-
-def _without_padding(slot: Slot, scores: Tensor) -> Tensor:
-    """Return scores in which the padding row of an embedding comes last."""
-    if slot.padding is None:
-        return scores
-    scores = scores.clone()
-    scores[slot.padding] = -torch.inf if scores.is_floating_point() else -1
-    return scores
-
-
-def _highest(slots: list[Slot], scores: Tensor, count: int) -> Selection:
-    """Return the positions of the ``count`` highest of the concatenated scores, by tensor."""
-    if count == 0:
-        return {}
-    positions = scores.topk(count, sorted=False).indices.sort().values
-    ends = torch.tensor([slot.parameter.numel() for slot in slots], device=positions.device).cumsum(0)
-    cuts = torch.searchsorted(positions, ends).tolist()
-    selection: Selection = {}
-    start = 0
-    for slot, cut, end in zip(slots, cuts, ends.tolist(), strict=True):
-        size = slot.parameter.numel()
-        if cut > start:
-            whole = cut - start == size
-            local = positions[start:cut] - (end - size)
-            selection[slot.name] = None if whole else local.to(slot.parameter.device, index_dtype(slot))
-        start = cut
-    return selection

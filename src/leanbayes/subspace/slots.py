@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 
 from leanbayes.errors import InputError
 
-__all__ = ["Eligible", "Slot", "anything", "index_dtype", "last_layer", "matches", "not_norm", "slots_of"]
+__all__ = ["Eligible", "Slot", "anything", "last_layer", "matches", "not_norm", "position_dtype", "slots_of"]
 
 _NORMS = (
     nn.modules.batchnorm._NormBase,  # batch and instance norms of every rank
@@ -55,7 +55,7 @@ class Slot:
             return None
         free = torch.ones(self.parameter.numel(), dtype=torch.bool, device=self.parameter.device)
         free[self.padding] = False
-        return free.nonzero().squeeze(1).to(index_dtype(self))
+        return free.nonzero().squeeze(1).to(position_dtype(free.numel()))
 
 
 Eligible = Callable[[Slot], bool]
@@ -96,9 +96,9 @@ def matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(".".join(parts[:depth]), pattern) for depth in range(1, len(parts) + 1))
 
 
-def index_dtype(slot: Slot) -> torch.dtype:
-    """Return the dtype of flat positions: int32 where the tensor is small enough."""
-    return torch.int32 if slot.parameter.numel() < 2**31 else torch.int64
+def position_dtype(size: int) -> torch.dtype:
+    """Return the dtype of flat positions in a tensor of ``size`` numbers: int32 where that is enough."""
+    return torch.int32 if size < 2**31 else torch.int64
 
 
 def last_layer(model: nn.Module) -> str:

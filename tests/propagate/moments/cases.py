@@ -77,6 +77,17 @@ def norm(make: Callable[[], nn.Module]) -> Callable[[Tensor], Tensor]:
     return module
 
 
+def rotated(x: Tensor) -> Tensor:
+    """Rotate pairs of entries by angles that grow with the position, as language models do with queries and keys."""
+    angles = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * torch.tensor([1.0, 0.1], dtype=x.dtype).repeat(2)
+    left, right = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    return x * angles.cos() + torch.cat((-right, left), -1) * angles.sin()
+
+
+def mean_square(x: Tensor) -> Tensor:
+    return x.pow(2).mean(-1, keepdim=True) + 1e-6
+
+
 PLAIN = torch.tensor([[0.5, -1.5, 2.0], [1.0, 0.3, -0.7]], dtype=torch.float64)
 MASK = torch.tensor([[True, False, True], [False, True, True]])
 INDEX = torch.tensor([[2, 0], [1, 1]])
@@ -135,6 +146,7 @@ ARITHMETIC = [
     of_one("masked_fill", lambda x: x.masked_fill(MASK, 0.4), batched=False),
     Case("where", lambda x, y: torch.where(MASK, x, y), ((2, 3), (2, 3)), batched=False),
     of_one("where, plain", lambda x: torch.where(MASK, x, PLAIN), batched=False),
+    of_one("rotary embedding", lambda x: rotated(x), 2, 1, 3, 4),
 ]
 
 PRODUCTS = [
@@ -240,6 +252,11 @@ NORMS = [
 APPROXIMATE = [
     of_one("layer norm", norm(lambda: nn.LayerNorm(96)), 1, 96, off=0.15, scale=0.05),
     of_one("rms norm", norm(lambda: nn.RMSNorm(96)), 1, 96, off=0.15, scale=0.05),
+    of_one("rms norm, spelled out", lambda x: x * torch.rsqrt(mean_square(x)), 1, 96, off=0.15, scale=0.05),
+    of_one("rms norm by division", lambda x: x / mean_square(x).sqrt(), 1, 96, off=0.15, scale=0.05),
+    of_one("rms norm by a power", lambda x: x * mean_square(x).pow(-0.5), 1, 96, off=0.15, scale=0.05),
+    of_one("root of a mean of squares", lambda x: mean_square(x).sqrt(), 1, 96, off=0.15, scale=0.05),
+    of_one("rms norm of another", lambda x: x[:, :1] * torch.rsqrt(mean_square(x)), 1, 96, off=0.15, scale=0.05),
     of_one("group norm", norm(lambda: nn.GroupNorm(2, 4)), 1, 4, 48, off=0.15, scale=0.05),
     of_one("instance norm", norm(lambda: nn.InstanceNorm1d(2, affine=True)), 1, 2, 96, off=0.15, scale=0.05),
     of_one("softmax", lambda x: F.softmax(x, 1), off=0.05, scale=0.05),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import jacrev
 
+from leanbayes.errors import MissingRule
 from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.moments import RULES, MomentTensor
 from tests.oracles import moments_within_standard_errors
@@ -283,3 +284,23 @@ def test_dropout_in_training_has_one_mask_for_both(drop) -> None:
     computed = drop(random(x, v), 0.4, training=True)
     torch.testing.assert_close(computed.expected, plain)
     torch.testing.assert_close(computed.variance, torch.where(plain == 0, 0, v / 0.6**2))
+
+
+def test_a_spelled_out_root_mean_square_norm_is_that_of_torch() -> None:
+    x, v, gain = torch.randn(2, 3, 8).double(), torch.rand(2, 3, 8).double(), torch.rand(8).double()
+    for setting in ({}, {"rank": 2}):
+        one = F.rms_norm(random(x, v, **setting), (8,), gain, 1e-6)
+        z = random(x, v, **setting)
+        two = gain * (z * torch.rsqrt(z.pow(2).mean(-1, keepdim=True) + 1e-6))
+        assert isinstance(one, MomentTensor)
+        assert isinstance(two, MomentTensor)
+        torch.testing.assert_close(two.expected, one.expected)
+        torch.testing.assert_close(two.variance, one.variance)
+
+
+@pytest.mark.parametrize("make", [lambda z: z, lambda z: z.pow(2), lambda z: z.mean(-1), lambda z: z.pow(3).mean(-1)])
+@pytest.mark.parametrize("root", [torch.rsqrt, torch.sqrt])
+def test_the_root_of_a_number_that_is_no_statistic_has_no_rule(make, root) -> None:
+    z = random(torch.ones(2, 3), torch.ones(2, 3))
+    with pytest.raises(MissingRule, match="mean of squares alone"):
+        root(make(z))

@@ -201,7 +201,9 @@ class MomentRules(Registry):
             variance, correlations = input.correlations.reduced(input.noise, axes, divisor)
             if not keepdim:
                 correlations = correlations.squeezed(axes)
-            return input.like(mean, variance.reshape(mean.shape).to(mean.dtype), correlations)
+            result = input.like(mean, variance.reshape(mean.shape).to(mean.dtype), correlations)
+            result.mean_square_of = input.squares_of if operation in means else None
+            return result
 
         self.rule(*sums, *means, exact=exact, assumes=assumes)(apply)
 

@@ -23,6 +23,7 @@ __all__ = [
     "first_random",
     "missing",
     "only_first",
+    "scale_of_norm",
     "variance_of",
 ]
 
@@ -79,6 +80,9 @@ class MomentTensor(Tensor):
         setting: How moments pass through this call of the model.
         weight: The random weight that this tensor stands for, if it stands for one.
         origin: The random weight whose entries these are, as they are or moved; None for what was computed.
+        squares_of: The tensor whose squares these are, if they are squares.
+        mean_square_of: The tensor whose mean squares these are, perhaps with a small number added.
+        scale_of: The tensor whose root mean square this is, or one over it: a norm scales that tensor by it.
         remake: Computes mean and variance again from tensors that the backward pass keeps anyway; None if unknown.
         memory: Counts writes in place; a tensor and its views have one memory.
         version: The count when this tensor was made. A view with an old version is stale.
@@ -92,6 +96,9 @@ class MomentTensor(Tensor):
     setting: Setting
     weight: RandomWeight | None
     origin: Origin | None
+    squares_of: "MomentTensor | None"
+    mean_square_of: "MomentTensor | None"
+    scale_of: "MomentTensor | None"
     remake: Callable[[], tuple[Tensor, Tensor]] | None
     memory: Memory
     version: int
@@ -176,7 +183,7 @@ class MomentTensor(Tensor):
         self, expected: Tensor, variance: Tensor | None, correlations: Correlations, averages: Averages | None
     ) -> None:
         self.expected, self._variance, self.compact, self.averages = expected, variance, correlations, averages
-        self.remake = None
+        self.remake = self.squares_of = self.mean_square_of = self.scale_of = None
         self.version = self.memory.version
 
     def overwrite(self, other: "MomentTensor") -> None:
@@ -219,6 +226,11 @@ def expected_of(value: Any) -> Any:
 def variance_of(value: Any) -> Tensor | None:
     """Return the variance of a random tensor, and None for anything else."""
     return value.variance if isinstance(value, MomentTensor) else None
+
+
+def scale_of_norm(x: Any, factor: Any) -> Any:
+    """Return a factor as a plain number, the expected one, if it is the scale by which a norm scales ``x``."""
+    return factor.expected if isinstance(factor, MomentTensor) and factor.scale_of is x else factor
 
 
 def first_random(*values: Any) -> MomentTensor:

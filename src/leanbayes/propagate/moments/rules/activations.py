@@ -14,11 +14,11 @@ from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Averages, Correlations, Noise
 from leanbayes.propagate.moments.gaussian import clipped, exponential_below, hermite_nodes, integrate, rectified
 from leanbayes.propagate.moments.kinds import RULES, apply_elementwise
-from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, variance_of
+from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, missing, only_first, variance_of
 
 __all__ = [
     "absolute", "celu", "clamp", "elu", "exponential", "gelu", "hardsigmoid", "hardtanh", "leaky", "power", "prelu",
-    "relu", "relu6", "selu", "smooth",
+    "relu", "relu6", "root_of_mean_square", "selu", "smooth",
 ]  # fmt: skip
 
 GAUSSIAN = "a Gaussian input"
@@ -231,15 +231,50 @@ def smooth(function: Function, mean: Tensor, variance: Tensor, *args: Any, **kwa
     return function(mean) + shift, spread
 
 
-@RULES.elementwise(
+@RULES.rule(
     *(torch.pow, Tensor.pow, Tensor.__pow__, torch.square, Tensor.square),
     exact=True,
     assumes="a Gaussian input and an exponent of 2; others by quadrature",
-    slope=False,
 )
-def power(function: Function, mean: Tensor, variance: Tensor, exponent: Any = 2) -> Moments:
+def power(operation: Operation, input: Any, exponent: Any = 2) -> Any:
     """Compute E z² = μ² + σ² and Var z² = 4μ²σ² + 2σ⁴."""
-    if exponent == 2:
-        return function(mean) + variance, 4 * mean.square() * variance + 2 * variance.square()
-    shift, spread = integrate(function, mean, variance)
-    return function(mean) + shift, spread
+    x = only_first(operation, (input, exponent))
+    function: Function = operation if operation in (torch.square, Tensor.square) else lambda z: operation(z, exponent)
+    if x.mean_square_of is not None and exponent in (0.5, -0.5):
+        return _scale_of_norm(function, x, exponent)
+
+    def moments(mean: Tensor, variance: Tensor) -> Moments:
+        if exponent == 2:
+            return function(mean) + variance, 4 * mean.square() * variance + 2 * variance.square()
+        shift, spread = integrate(function, mean, variance)
+        return function(mean) + shift, spread
+
+    result = apply_elementwise(x, function, moments, slope=False)
+    result.squares_of = x if exponent == 2 else None
+    return result
+
+
+@RULES.rule(
+    *(torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt),
+    exact=False,
+    assumes="the mean of squares that a norm divides by, to first order; for what it scales a plain number",
+)
+def root_of_mean_square(operation: Operation, input: Any) -> MomentTensor:
+    """Compute the root of E mean x², for root-mean-square norms that are spelled out.
+
+    The product with x itself follows the rule of ``F.rms_norm``, for which this scale is a plain number. The root of
+    any other random number has no rule, because a number that may be negative has no root.
+    """
+    x = only_first(operation, (input,))
+    if x.mean_square_of is None:
+        missing(operation, x, "it has a rule for a mean of squares alone, such as root-mean-square norms divide by")
+    return _scale_of_norm(operation, x, 0.5 if operation in (torch.sqrt, Tensor.sqrt) else -0.5)
+
+
+def _scale_of_norm(function: Function, x: MomentTensor, exponent: float) -> MomentTensor:
+    """Return zᵉ to first order: its variance is (e·zᵉ/z)²·σ²."""
+    root = function(x.expected)
+    slope = exponent * root / torch.where(x.expected == 0, 1, x.expected)
+    result = x.like(root, slope.square() * x.variance, x.correlations.positions_alone())
+    result.scale_of = x.mean_square_of
+    return result

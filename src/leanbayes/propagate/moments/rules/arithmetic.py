@@ -16,6 +16,7 @@ from leanbayes.propagate.moments.tensor import (
     first_random,
     missing,
     only_first,
+    scale_of_norm,
     variance_of,
 )
 
@@ -56,6 +57,8 @@ def add(operation: Operation, input: Any, other: Any, *, alpha: float = 1) -> Mo
     result = random.like(mean, variance, correlations, averages)
     if operation in _ADD and alpha == 1:
         result.remake = _summed_again(input, other)
+        if len(terms) == 1:  # a norm adds a small number before it divides
+            result.mean_square_of = random.mean_square_of
     return result
 
 
@@ -88,16 +91,17 @@ def multiply(operation: Operation, input: Any, other: Any) -> MomentTensor:
     if input is other:
         squared: MomentTensor = power(torch.pow, input, 2)
         return squared
-    x, y, x_variance, y_variance = expected_of(input), expected_of(other), variance_of(input), variance_of(other)
+    a, b = scale_of_norm(other, input), scale_of_norm(input, other)
+    x, y, x_variance, y_variance = expected_of(a), expected_of(b), variance_of(a), variance_of(b)
     mean = operation(x, y)
-    random = first_random(input, other)
+    random = first_random(a, b)
     parts: list[Part] = []
     if x_variance is not None:
-        parts.append((x_variance * y**2, input.correlations.broadcast(x_variance, mean.shape, random.setting)))
+        parts.append((x_variance * y**2, a.correlations.broadcast(x_variance, mean.shape, random.setting)))
     if y_variance is not None:
         second = x**2 if x_variance is None else x**2 + x_variance
-        parts.append((y_variance * second, other.correlations.broadcast(y_variance, mean.shape, random.setting)))
-    return _scaled(random, y if random is input else x, mean, parts)
+        parts.append((y_variance * second, b.correlations.broadcast(y_variance, mean.shape, random.setting)))
+    return _scaled(random, y if random is a else x, mean, parts)
 
 
 @RULES.rule(
@@ -106,7 +110,8 @@ def multiply(operation: Operation, input: Any, other: Any) -> MomentTensor:
     assumes="a divisor that is not random",
 )
 def divide(operation: Operation, input: MomentTensor, other: Any, *, rounding_mode: str | None = None) -> MomentTensor:
-    """Divide by a number that is not random: Var(x/c) = σ_x²/c²."""
+    """Divide by a number that is not random: Var(x/c) = σ_x²/c². The scale of a norm counts as such a number."""
+    other = scale_of_norm(input, other)
     if isinstance(other, MomentTensor) or rounding_mode is not None:
         missing(operation, first_random(input, other), "the divisor must not be random, nor the result be rounded")
     mean = operation(input.expected, other)
