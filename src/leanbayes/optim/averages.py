@@ -33,6 +33,8 @@ def average_and_share(optimizer: Optimizer, parameter: Tensor) -> tuple[Tensor |
     state = optimizer.state[parameter]
     if "average" not in state:
         state["average"] = parameter.detach().clone()
+    elif averaged == 1:
+        local(state["average"]).copy_(local(parameter.detach()))
     return local(state["average"]), 1 / averaged
 
 

@@ -245,6 +245,7 @@ class IVON(Optimizer):
                 curvature = torch.full_like(rho, self._start(target))
                 self.state[target.tensor.rho] = {"curvature": curvature, "momentum": torch.zeros_like(rho), "step": 0}
             self._write_scales()
+            self._make_state()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -313,9 +314,14 @@ class IVON(Optimizer):
                         f"this IVON has {name}={ours}, and the state that is loaded has {theirs}; build it as it was "
                         "when the state was saved"
                     )
-            order = [parameter for group in self.param_groups for parameter in group["params"]]
-            for position, entries in state_dict["state"].items():
-                _check_entries(order[position], entries)
+            # The keys of a state are numbers, or names where torch.distributed.checkpoint has written it.
+            pairs = [
+                pair
+                for ours, theirs in zip(self.param_groups, saved, strict=True)
+                for pair in zip(theirs["params"], ours["params"], strict=False)
+            ]
+            for key, parameter in pairs:
+                _check_entries(parameter, state_dict["state"].get(key, {}))
         super().load_state_dict(state_dict)
 
     def adopt_scales(self, rho: Tensor, changed: Tensor) -> None:
@@ -394,12 +400,31 @@ class IVON(Optimizer):
             fused_sweep(rows)
         return done
 
+    def _make_state(self) -> None:
+        """Make all that the optimizer will remember, which is 0 at the start.
+
+        `torch.distributed.checkpoint` reads from a file only what the optimizer has when the file is read.
+        """
+        scales = {id(target.tensor.rho) for target in self._targets}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                target = self._by_mean.get(id(parameter))
+                if id(parameter) in scales or not parameter.requires_grad:
+                    continue
+                if group["means"] == "adam" or target is None or target.tensor.index is not None:
+                    self._adam_state(parameter)
+                else:  # torch.distributed.checkpoint refuses parameters without any state
+                    self.state[parameter]["step"] = 0
+                if group["average_from"] is not None:
+                    self.state[parameter]["average"] = parameter.detach().clone()
+
     def _adam_state(self, parameter: Tensor) -> dict[str, Any]:
         """Return what Adam remembers of a parameter, which is 0 at the start."""
         state: dict[str, Any] = self.state[parameter]
         if "first" not in state:
             state["step"] = 0
-            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            values = parameter.detach()
+            state["first"], state["second"] = torch.zeros_like(values), torch.zeros_like(values)
         return state
 
     def _natural_steps(self, copies: list[tuple[Target, Tensor]], done: set[int]) -> None:
@@ -418,7 +443,9 @@ class IVON(Optimizer):
             if moves:
                 state["step"] += 1
                 means = tensor.random_mean()
-                if tensor.index is not None:
+                if tensor.index is None:
+                    self.state[mean]["step"] = state["step"]
+                else:
                     copies.append((target, means))
                 row += [means, tensor.mean_gradient(), local(state["momentum"])]
                 if target.centre is None:
