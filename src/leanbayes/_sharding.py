@@ -27,8 +27,10 @@ __all__ = [
     "local_entries",
     "parts_of",
     "piece_like",
+    "piece_of",
     "same_for_all",
     "sum_over_pieces",
+    "whole",
     "write_entries",
 ]
 
@@ -55,6 +57,25 @@ def local(tensor: Any) -> Any:
     The two share their memory, and gradients of the piece reach the DTensor.
     """
     return tensor.to_local() if is_piece(tensor) else tensor
+
+
+def whole(tensor: Any) -> Any:
+    """Return the whole of a DTensor, on every process; any other tensor is returned itself. All processes must ask."""
+    return tensor.full_tensor() if is_piece(tensor) else tensor
+
+
+def piece_of(value: Any, like: Any) -> Any:
+    """Return a DTensor that is cut as ``like`` is, made of a tensor that every process has whole."""
+    if not is_piece(like) or is_piece(value) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    starts, lengths = _place(like)
+    piece = value
+    for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        piece = piece.narrow(axis, start, length)
+    piece = piece.to(local(like).device).contiguous()
+    return type(like).from_local(
+        piece, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 @dataclass(frozen=True, eq=False)
