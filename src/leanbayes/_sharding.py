@@ -8,14 +8,13 @@ others need not wait for the import.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from leanbayes.errors import InputError
 
 __all__ = [
     "Part",
@@ -25,12 +24,15 @@ __all__ = [
     "is_sharded_module",
     "local",
     "local_entries",
+    "local_gradient",
     "parts_of",
     "piece_like",
     "piece_of",
     "same_for_all",
+    "settled",
     "sum_over_pieces",
     "whole",
+    "whole_layers",
     "write_entries",
 ]
 
@@ -57,6 +59,44 @@ def local(tensor: Any) -> Any:
     The two share their memory, and gradients of the piece reach the DTensor.
     """
     return tensor.to_local() if is_piece(tensor) else tensor
+
+
+def local_gradient(parameter: Any) -> Any:
+    """Return the gradient of the piece of a parameter that this process holds, or of a whole parameter."""
+    gradient = parameter.grad
+    if is_piece(gradient) and gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return local(gradient)
+
+
+def settled(tensor: Any) -> Any:
+    """Return a DTensor without terms that are still to be added up over processes; other tensors as they are."""
+    if not is_piece(tensor) or not any(placement.is_partial() for placement in tensor.placements):
+        return tensor
+    from torch.distributed.tensor import Replicate
+
+    placements = [Replicate() if placement.is_partial() else placement for placement in tensor.placements]
+    return tensor.redistribute(placements=placements)
+
+
+@contextmanager
+def whole_layers(model: nn.Module) -> Iterator[None]:
+    """Inside this context, the layers of a model take and return whole tensors, as without tensor parallelism.
+
+    The hooks of torch that cut inputs and outputs rest meanwhile. The caller puts whole weights into the layers.
+    """
+    resting: list[tuple[Any, Any, Any]] = []
+    try:
+        for module in model.modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks):
+                for key, hook in list(hooks.items()):
+                    if str(getattr(hook, "__module__", "")).startswith("torch.distributed.tensor"):
+                        resting.append((hooks, key, hook))
+                        del hooks[key]
+        yield
+    finally:
+        for hooks, key, hook in resting:
+            hooks[key] = hook
 
 
 def whole(tensor: Any) -> Any:
@@ -208,18 +248,16 @@ def same_for_all(flag: bool, tensors: Iterable[Any]) -> bool:
 def _own_entries(tensor: Any, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return which entries of this process's flat piece lie at flat positions of the whole, and which positions."""
     starts, lengths = _place(tensor)
-    width = 1
-    for axis, (length, whole) in enumerate(zip(lengths, tensor.shape, strict=True)):
-        if axis:
-            if length != whole:
-                raise InputError(
-                    f"a tensor of shape {tuple(tensor.shape)} with single random entries is cut along axis {axis}; cut "
-                    "it along its first axis, as fully_shard does by default, or make the whole tensor random"
-                )
-            width *= whole
-    first, last = (starts[0] * width, (starts[0] + lengths[0]) * width) if tensor.dim() else (0, 1)
-    inside = ((index >= first) & (index < last)).nonzero().squeeze(1)
-    return index.index_select(0, inside).long() - first, inside
+    rest, stride = index.long(), tensor.numel()
+    inside = torch.ones_like(rest, dtype=torch.bool)
+    own = torch.zeros_like(rest)
+    for start, length, size in zip(starts, lengths, tensor.shape, strict=True):
+        stride //= size
+        coordinate, rest = rest // stride - start, rest % stride
+        inside &= (coordinate >= 0) & (coordinate < length)
+        own = own * length + coordinate
+    positions = inside.nonzero().squeeze(1)
+    return own.index_select(0, positions), positions
 
 
 def _place(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
 from leanbayes._passes import LateTensors, exclusive, inside_pass
-from leanbayes._sharding import Part, is_piece, parts_of
+from leanbayes._sharding import Part, is_piece, parts_of, piece_of, whole, whole_layers
 from leanbayes._tracing import eager, inside_law, opaque, settings_of
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
@@ -300,6 +300,8 @@ class Bayesian(nn.Module):
             if parts and not self.held:
                 tensors, late = self._sharded_tensors(weights, parts, by, generator)
                 return call_with(self.model, tensors, args, kwargs, late)
+            if any(is_piece(weight.mean) for weight in weights.values()) and not self.held:
+                return self._run_on_pieces(weights, args, kwargs, by, generator)
             return call_with(self.model, self.tensors(weights, by, generator), args, kwargs)
 
         if by.plain_draws or isinstance(by, OnePass) or self.held:
@@ -331,17 +333,63 @@ class Bayesian(nn.Module):
             tensors = by.stand_ins({n: weight for n, weight in weights.items() if n not in later}, self.model, generator)
 
         def make(part: Part) -> dict[str, Tensor]:
-            whole = {name: self._gathered(name, part) for name in part.names}
+            ready = {name: self._gathered(name, part) for name in part.names}
             if not by.plain_draws:
-                return by.stand_ins(whole, self.model, generator)
+                return by.stand_ins(ready, self.model, generator)
             made: dict[str, Tensor] = {}
-            for name, weight in whole.items():
+            for name, weight in ready.items():
                 source = torch.Generator(weight.mean.device)
                 source.set_state(states[name])
                 made |= by.stand_ins({name: weight}, self.model, source)
             return made
 
         return tensors, LateTensors(parts, make, generator, keep=not by.plain_draws)
+
+    def _run_on_pieces(
+        self,
+        weights: Weights,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        by: Propagation,
+        generator: torch.Generator | None,
+    ) -> Any:
+        """Run a pass through a model whose layers are cut by tensor parallelism.
+
+        Where the propagation can, each process computes its share of a product. Otherwise the weights are gathered, and
+        each process computes the whole layer.
+        """
+        for name, weight in weights.items():
+            if is_piece(weight.mean) and weight.index is None and not is_piece(weight.rho):
+                raise InputError(
+                    f"{name!r} is cut by tensor parallelism, and its scales are not; call bnn.shard_scales() after "
+                    "parallelize_module, and build the optimizer afterwards"
+                )
+        whole_tensors = all(weight.index is None for weight in weights.values() if is_piece(weight.mean))
+        if by.works_on_pieces and whole_tensors and isinstance(self.posterior, Normal):
+            return call_with(self.model, by.stand_ins(weights, self.model, generator), args, kwargs)
+        gathered = {
+            name: RandomWeight(name, whole(weight.mean), weight.index, None, self.posterior, whole(weight.rho))
+            for name, weight in weights.items()
+        }
+        tensors = {name: whole(value) for name, value in self.model.named_parameters() if is_piece(value)}
+        with whole_layers(self.model):
+            return call_with(self.model, tensors | by.stand_ins(gathered, self.model, generator), args, kwargs)
+
+    def shard_scales(self) -> None:
+        """Cut the scales as their weights are cut, after ``parallelize_module`` has cut the weights of the model.
+
+        Build the optimizer afterwards, because the scales are new parameters. ``fully_shard`` needs no such call.
+        """
+        parameters = dict(self.model.named_parameters())
+        for name, parts in self.parts():
+            mean = parameters[name]
+            if is_piece(mean) and parts.index is None and not is_piece(parts.rho):
+                if parts.rho.shape != mean.shape:
+                    raise InputError(
+                        f'the weights of a filter share one scale in {name!r}, which is cut; use per="weight"'
+                    )
+                rho = piece_of(parts.rho.detach(), mean)
+                parts.rho = nn.Parameter(rho, requires_grad=parts.rho.requires_grad)
 
     def _gathered(self, name: str, part: Part) -> RandomWeight:
         """Return a random weight that torch has gathered for a part of the model that runs now."""

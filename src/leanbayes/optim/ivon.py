@@ -48,7 +48,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from leanbayes._sharding import added_entries, gathered_entries, is_piece, local, piece_like, same_for_all
+from leanbayes._sharding import added_entries, gathered_entries, is_piece, local, local_gradient, piece_like, same_for_all
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
@@ -350,7 +350,7 @@ class IVON(Optimizer):
         trained = [
             parameter for group in self.param_groups for parameter in group["params"] if parameter.grad is not None
         ]
-        gradients = [local(parameter.grad) for parameter in trained]
+        gradients = [local_gradient(parameter) for parameter in trained]
 
         def name_of(position: int) -> str:
             names = {id(parameter): name for name, parameter in self._bnn.model.named_parameters()}
@@ -386,7 +386,7 @@ class IVON(Optimizer):
         for group, target in candidates:
             mean, rho = target.tensor.mean, target.tensor.rho
             curvature = self.state[rho]["curvature"]
-            tensors = tuple(map(local, (curvature, rho, rho.grad, mean, mean.grad)))
+            tensors = (local(curvature), local(rho), local_gradient(rho), local(mean), local_gradient(mean))
             if tensors[1].shape != tensors[3].shape or not fuses(tensors):
                 continue
             state = self._adam_state(mean)
@@ -439,7 +439,7 @@ class IVON(Optimizer):
                 continue
             row = [local(state["curvature"]), local(rho)]
             if rho.grad is not None:
-                row.append(local(rho.grad))
+                row.append(local_gradient(rho))
             if moves:
                 state["step"] += 1
                 means = tensor.random_mean()
@@ -480,7 +480,7 @@ class IVON(Optimizer):
                 state = self._adam_state(parameter)
                 state["step"] += 1
                 rule = _adam_rule(rate, state["step"])
-                gradient = self._with_prior(target) if target is not None and by_adam else parameter.grad
+                gradient = self._with_prior(target) if target is not None and by_adam else local_gradient(parameter)
                 row = [local(value) for value in (parameter.detach(), gradient, state["first"], state["second"])]
                 sweeps.setdefault((rule, parameter.device, parameter.dtype), []).append(row)
         for (rule, _, _), rows in sweeps.items():
@@ -499,7 +499,7 @@ class IVON(Optimizer):
             centres = _piece_of_memory(centres, tensor.rho)
         slope = (tensor.random_mean() - centres) * factor
         if tensor.index is None:
-            return local(tensor.mean.grad) + slope  # type: ignore[no-any-return]
+            return local_gradient(tensor.mean) + slope  # type: ignore[no-any-return]
         return tensor.mean.grad.flatten().index_add(0, tensor.index.long(), slope).view(tensor.mean.shape)
 
     def _rule(self, target: Target, group: Mapping[str, Any], step: int) -> NaturalRule:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leanbayes._sharding import gathered_entries, is_piece, local, local_entries, write_entries
+from leanbayes._sharding import gathered_entries, is_piece, local, local_entries, local_gradient, write_entries
 from leanbayes.bayesian import Bayesian, Coordinates
 from leanbayes.errors import InputError
 from leanbayes.posteriors import Family
@@ -57,7 +57,9 @@ class RandomTensor:
 
     def mean_gradient(self) -> Tensor:
         """Return ∂loss/∂μ of the random coordinates; 0 where the loss does not depend on them."""
-        return self._random(torch.zeros_like(self.mean) if self.mean.grad is None else self.mean.grad)
+        if self.mean.grad is None:
+            return self._random(torch.zeros_like(self.mean.detach()))
+        return local_gradient(self.mean) if self.index is None else self._random(self.mean.grad)  # type: ignore[no-any-return]
 
     def scale_gradient(self) -> Tensor:
         """Return ∂loss/∂σ = (∂loss/∂ρ)/(dσ/dρ), shaped as ``rho``; 0 where the loss does not depend on it."""
@@ -67,7 +69,7 @@ class RandomTensor:
             rho = local(self.rho.detach()).detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.family.spread(rho).sum(), rho)
         # A scale that underflows to 0 has slope 0; its gradient is then 0 and not 0/0.
-        return torch.where(slope > 0, local(self.rho.grad) / slope, torch.zeros_like(slope))
+        return torch.where(slope > 0, local_gradient(self.rho) / slope, torch.zeros_like(slope))
 
     @torch.no_grad()
     def set_scale(self, scale: Tensor) -> None:

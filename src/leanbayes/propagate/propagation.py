@@ -95,6 +95,12 @@ class Propagation(ABC):
     `leanbayes.predict` may then write the samples into memory that it uses again, and compute many of them with `vmap`.
     """
 
+    works_on_pieces: ClassVar[bool] = False
+    """Whether the stand-ins also take the place of DTensors, so that tensor parallelism can share a product.
+
+    Under another propagation every process gathers the weights of such a layer and computes the whole layer.
+    """
+
     @abstractmethod
     def stand_ins(self, weights: Weights, model: nn.Module, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Make the tensors that take the place of the random weights in one pass.
