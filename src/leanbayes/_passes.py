@@ -141,13 +141,17 @@ class LateTensors:
         """Inside this context, the parts of the model meet these tensors; those of ``inside`` run already."""
         with ExitStack() as stack:
             for part in inside:
-                stack.callback(self._uncover, part, self._cover(part))
+                # A checkpoint compares what its operations save with what they saved the first time, when these tensors
+                # were made already; so it must not see what is saved here.
+                with torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+                    covered = self._cover(part)
+                stack.callback(self._uncover, part, covered)
             for part in self.parts:
-                module, covered = part.module, list[_Covered]()
+                module, left = part.module, list[_Covered]()
                 handles = (
                     module.register_forward_pre_hook(_apart, prepend=True, with_kwargs=True),
-                    module.register_forward_pre_hook(partial(self._enter, part, covered), with_kwargs=True),
-                    module.register_forward_hook(partial(self._leave, part, covered), prepend=True, always_call=True),
+                    module.register_forward_pre_hook(partial(self._enter, part, left), with_kwargs=True),
+                    module.register_forward_hook(partial(self._leave, part, left), prepend=True, always_call=True),
                     module.register_forward_hook(_together),
                 )
                 for handle in handles:
@@ -189,6 +193,10 @@ class LateTensors:
 
 _Covered = tuple[nn.Module, str, Tensor | None]
 """A module, the name of one of its parameters, and that parameter."""
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _renew_flat_weights(covered: list[_Covered]) -> None:

@@ -319,6 +319,11 @@ class Bayesian(nn.Module):
         the same again if a checkpoint computes it anew. Other stand-ins draw as they are used, in the order of the
         pass.
         """
+        if not by.crosses_shards:
+            raise InputError(
+                f"under {by} tensors cannot pass from one sharded module to the next; shard the loss as one module, "
+                "fully_shard(lb.Objective(...)), and none of its parts, or choose another propagation"
+            )
         later = {name for part in parts for name in part.names}
         tensors: dict[str, Tensor] = {}
         states: dict[str, Tensor] = {}
@@ -398,11 +403,16 @@ class Bayesian(nn.Module):
         home, key = part.places[name][0]
         mean, rho = home._parameters[key], coordinates()
         assert mean is not None
-        if is_piece(rho) and not is_piece(mean):
+        if is_piece(mean):
             raise InputError(
-                f"the scales of {name!r} are sharded, and nothing gathers them: shard them with their weight, "
-                "fully_shard([part, *bnn.scales_of(part)]), or with the whole, fully_shard(objective), and call the "
-                "objective"
+                f"{name!r} is cut by tensor parallelism and sharded by fully_shard as well, which is not supported; "
+                "use one of the two"
+            )
+        if is_piece(coordinates.rho):  # torch has freed them again, or never gathered them
+            raise InputError(
+                f"the scales of {name!r} are sharded apart from their weight, and are not whole when the weight is "
+                "used: shard them with it, fully_shard([part, *bnn.scales_of(part)]), or leave them to "
+                "fully_shard(objective)"
             )
         return RandomWeight(name, mean, coordinates.index, None, self.posterior, rho)
 
@@ -448,6 +458,7 @@ class Bayesian(nn.Module):
 
     def draw(self, samples: int | None = None, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Draw weights by name, for `torch.func.functional_call`; with ``samples``, stacked for `torch.func.vmap`."""
+        self._refuse_pieces()
         return {name: weight.sample(weight.noise(generator, samples)) for name, weight in self.weights().items()}
 
     def kl(self, weights: Weights | None = None, *, generator: torch.Generator | None = None) -> Tensor:
@@ -491,6 +502,7 @@ class Bayesian(nn.Module):
         the draw, either.
         """
         self._refuse_written("another draw cannot be held")
+        self._refuse_pieces()
         with torch.no_grad():
             noise = {name: weight.noise(generator) for name, weight in self.weights().items()}
         hook = register_module_forward_pre_hook(refuse_plain_call)
@@ -695,6 +707,15 @@ class Bayesian(nn.Module):
             return
         with exclusive(self.model):
             yield
+
+    def _refuse_pieces(self) -> None:
+        sharded = next((name for name, value in self.model.named_parameters() if is_piece(value)), None)
+        if sharded is not None:
+            raise InputError(
+                f"{sharded!r} is sharded, and a draw that is held needs whole weights; load them into a model that is "
+                "not sharded: torch.distributed.checkpoint.state_dict.get_model_state_dict(objective, "
+                "options=StateDictOptions(full_state_dict=True)) returns them"
+            )
 
     def _refuse_written(self, what: str) -> None:
         held = self._held
