@@ -43,12 +43,16 @@ def is_piece(tensor: Any) -> bool:
     >>> is_piece(torch.ones(2))
     False
     """
+    if torch.compiler.is_compiling():  # compiled code has whole weights
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def is_sharded_module(module: nn.Module) -> bool:
     """Return whether ``fully_shard`` was applied to this very module."""
+    if torch.compiler.is_compiling():
+        return False
     library = sys.modules.get("torch.distributed.fsdp")
     return library is not None and isinstance(module, library.FSDPModule)
 
@@ -144,7 +148,9 @@ def parts_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Part]:
         return []
     places: dict[str, list[tuple[nn.Module, str]]] = {}
     homes: dict[str, nn.Module] = {}
-    sharded = {path: module for path, module in model.named_modules(remove_duplicate=False) if is_sharded_module(module)}
+    sharded = {
+        path: module for path, module in model.named_modules(remove_duplicate=False) if is_sharded_module(module)
+    }
     seen: set[int] = set()
     for path, module in model.named_modules(remove_duplicate=False):
         if id(module) in seen:

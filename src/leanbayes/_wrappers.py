@@ -83,7 +83,8 @@ def computed_inside(model: nn.Module, function: Callable[..., Any], *args: Any) 
     """Return ``function(module, *args)`` for the module inside the wrappers, computed inside DDP's forward pass.
 
     Wrappers that matter for a loss are DDP, which averages the gradients, ``fully_shard``, which also gathers the
-    weights, and a module whose ``forward`` accelerate has replaced, which sets the precision. Other wrappers are left out: the module inside does the same work.
+    weights, and a module whose ``forward`` accelerate has replaced, which sets the precision. Other wrappers are left
+    out: the module inside does the same work.
 
     Args:
         model: a module, maybe in wrappers. The forward of the module inside must run a `Pass`.

@@ -335,7 +335,9 @@ class Bayesian(nn.Module):
                 states[name] = _source(generator, weight.mean.device).get_state()
                 _skip_noise(weight, generator)
         else:
-            tensors = by.stand_ins({n: weight for n, weight in weights.items() if n not in later}, self.model, generator)
+            tensors = by.stand_ins(
+                {n: weight for n, weight in weights.items() if n not in later}, self.model, generator
+            )
 
         def make(part: Part) -> dict[str, Tensor]:
             ready = {name: self._gathered(name, part) for name in part.names}

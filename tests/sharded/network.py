@@ -10,7 +10,18 @@ from torch.utils.checkpoint import checkpoint
 
 import leanbayes as lb
 
-__all__ = ["PROPAGATIONS", "Net", "batch", "bayesian", "errors", "noise", "objective_of", "optimizer_of", "train", "whole"]
+__all__ = [
+    "PROPAGATIONS",
+    "Net",
+    "batch",
+    "bayesian",
+    "errors",
+    "noise",
+    "objective_of",
+    "optimizer_of",
+    "train",
+    "whole",
+]
 
 PROPAGATIONS = ("sample", "mirrored", "local", "flipout", "moments")
 WIDTH, CLASSES, INPUTS, SIZE = 8, 3, 5, 8
@@ -79,7 +90,11 @@ def noise(step: int, part: int) -> torch.Generator:
 
 
 def train(
-    module: nn.Module, optimizer: torch.optim.Optimizer, parts: int, mine: Iterable[int], steps: Iterable[int] = range(4)
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    parts: int,
+    mine: Iterable[int],
+    steps: Iterable[int] = range(4),
 ) -> list[float]:
     """Train on batches that are cut into parts, of which this process takes ``mine``; return the loss of each step."""
     mine, size, losses = list(mine), SIZE // parts, []

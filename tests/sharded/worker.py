@@ -7,6 +7,7 @@ one process with as many micro-batches, or the words of the error that it should
 """
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -148,7 +149,9 @@ def refusals() -> Iterator[Case]:
             pass
 
     def last_layer() -> None:
-        objective = lb.Objective(bayesian("sample"), lb.Categorical(), n_data=100, kl_weight=lb.Terms(last_layer_samples=4))
+        objective = lb.Objective(
+            bayesian("sample"), lb.Categorical(), n_data=100, kl_weight=lb.Terms(last_layer_samples=4)
+        )
         shard(objective, "together")
         objective(x, y)
 
@@ -241,10 +244,24 @@ def foreign(folder: Path) -> Iterator[Case]:
     yield "no checkpoint", lambda: load("adam", "nowhere")
 
 
+def documentation() -> dict[str, float]:
+    """Run the code of docs/sharded.md in these processes, which have joined already."""
+    page = (Path(__file__).parents[2] / "docs" / "sharded.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    code = "\n".join(blocks)
+    for call in ('torch.distributed.init_process_group("gloo")', "torch.distributed.destroy_process_group()"):
+        assert call in code
+        code = code.replace(call, "")
+    exec(compile(code, "docs/sharded.md", "exec"), {"__name__": "docs"})
+    return {}
+
+
 def cases(work: str, folder: Path) -> Iterator[Case]:
     if work in ("core", "all"):
         yield from comparisons(work == "all")
         yield "elbo of a sharded network", through_elbo
+        yield "documentation", documentation
         yield from refusals()
         return
     step = saved if work == "save" else resumed
@@ -261,6 +278,7 @@ def main(rank: int, number: int, folder: Path, work: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=number)
     seen: dict[str, Any] = {}
     for name, case in cases(work, folder):
+        (folder / f"now-{rank}").write_text(name)
         try:
             seen[name] = case()
         except Exception:

@@ -48,7 +48,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from leanbayes._sharding import added_entries, gathered_entries, is_piece, local, local_gradient, piece_like, same_for_all
+from leanbayes._sharding import (
+    added_entries,
+    gathered_entries,
+    is_piece,
+    local,
+    local_gradient,
+    piece_like,
+    same_for_all,
+)
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
@@ -122,7 +130,8 @@ class IVON(Optimizer):
     changes anything. It looks at them in main memory only, since on a GPU every step would wait for the answer.
 
     **Several processes.** The scales are parameters of ``bnn``, so DistributedDataParallel averages both gradients, and
-    all processes make the same step.
+    all processes make the same step. Where ``fully_shard`` or tensor parallelism has cut the weights, build the
+    optimizer afterwards: its state is cut as the weights are, and each process makes the step of its pieces.
 
     **What stays still.** A mean whose gradient is None does not move, and neither does a curvature whose scale has no
     gradient. An error in the middle of a step, such as an interrupt from the keyboard, may leave a part of the weights

@@ -232,7 +232,9 @@ def _whole_copies(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Ten
 def _load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Write whole tensors into a module; where a parameter is sharded, each process takes its piece."""
     ours = module_state(module)
-    module.load_state_dict({name: piece_of(tensors[name], ours[name]) for name in tensors if name in ours}, strict=False)
+    module.load_state_dict(
+        {name: piece_of(tensors[name], ours[name]) for name in tensors if name in ours}, strict=False
+    )
 
 
 def module_state(module: nn.Module) -> dict[str, Tensor]:

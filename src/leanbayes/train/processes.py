@@ -65,6 +65,10 @@ class Engine(Protocol):
         """Return the mean of a tensor over all processes."""
         ...
 
+    def share_statistics(self, module: nn.Module) -> None:
+        """Give all processes the running statistics of the first one, where nothing else does."""
+        ...
+
     def wait(self) -> None:
         """Wait until every process is here."""
         ...
@@ -108,6 +112,9 @@ class OneProcess:
     def mean(self, value: Tensor) -> Tensor:
         """Return the tensor, since there is only one process."""
         return value
+
+    def share_statistics(self, module: nn.Module) -> None:
+        """Do nothing."""
 
     def wait(self) -> None:
         """Return at once."""
@@ -165,6 +172,9 @@ class Accelerated:
         mean: Tensor = self.accelerator.reduce(value, reduction="mean")
         return mean
 
+    def share_statistics(self, module: nn.Module) -> None:
+        """Do nothing: DistributedDataParallel shares the statistics at the start of each pass."""
+
     def wait(self) -> None:
         """Wait until every process is here."""
         self.accelerator.wait_for_everyone()
@@ -210,12 +220,20 @@ class Sharded(Accelerated):
         mesh = init_device_mesh(self.device.type, (self.number,))
         options = {"mesh": mesh, "reshard_after_forward": self.plugin.reshard_after_forward}
         for module in reversed(list(network.modules())[1:]):  # the inner ones first
-            if policy is not None and policy(module) and any(True for _ in module.parameters()):
+            container = isinstance(module, nn.ModuleList | nn.ModuleDict)  # it has no forward, so nothing would gather
+            if policy is not None and not container and policy(module):
                 scales = core.scales_of(module) if isinstance(core, Bayesian) else []
                 fully_shard([module, *(one for one in scales if not is_sharded_module(one))], **options)
         fully_shard(copied, mesh=mesh)
         sharded: nn.Module = copied
         return sharded
+
+    def share_statistics(self, module: nn.Module) -> None:
+        """Send the running statistics of batch norms from the first process to the others."""
+        for layer in module.modules():
+            if getattr(layer, "running_mean", None) is not None:
+                for value in layer.buffers(recurse=False):
+                    torch.distributed.broadcast(value, src=0)
 
 
 @contextmanager

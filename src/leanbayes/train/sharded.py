@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from leanbayes._files import flush, write_text
 from leanbayes.errors import FileError, ForeignFile, InputError
 
 __all__ = ["load_sharded", "save_sharded"]
@@ -49,12 +50,17 @@ def save_sharded(
         part.mkdir(parents=True, exist_ok=True)
     _wait()
     weights, states = get_state_dict(module, optimizer)
-    torch_checkpoint.save({"module": weights, "optimizer": states}, checkpoint_id=part)
+    try:
+        torch_checkpoint.save({"module": weights, "optimizer": states}, checkpoint_id=part)
+    except (OSError, torch_checkpoint.CheckpointException) as error:
+        raise FileError(f"cannot write {final} ({_reason(error)}); the checkpoint before it stays as it is") from error
     if _is_first():
         about = {"format": _FORMAT, "step": step, "processes": _number(), "more": more, **_described(module, optimizer)}
-        (part / _ABOUT).write_text(json.dumps(about))
+        write_text(part / _ABOUT, json.dumps(about))
+        flush(part)
         shutil.rmtree(final, ignore_errors=True)
         part.rename(final)
+        flush(home)
         for old in _whole_ones(home)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
     _wait()
@@ -86,10 +92,15 @@ def load_sharded(folder: str | Path, module: nn.Module, optimizer: Optimizer) ->
     try:
         torch_checkpoint.load(state, checkpoint_id=newest)
     except (RuntimeError, OSError, torch_checkpoint.CheckpointException) as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise FileError(f"{newest} cannot be read ({reason}); remove it, and the one before it is used") from error
+        raise FileError(
+            f"{newest} cannot be read ({_reason(error)}); remove it, and the one before it is used"
+        ) from error
     set_state_dict(module, optimizer, model_state_dict=state["module"], optim_state_dict=state["optimizer"])
     return {"step": about["step"], "processes": about["processes"], **about["more"]}
+
+
+def _reason(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _described(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -110,7 +121,9 @@ def _refuse_foreign(path: Path, about: Mapping[str, Any], ours: Mapping[str, Any
     theirs, mine = about["tensors"], ours["tensors"]
     for name in (*theirs, *mine):
         if theirs.get(name) != mine.get(name):
-            before, now = (f"{have[0]} of {have[1]}" if have else "nothing" for have in (theirs.get(name), mine.get(name)))
+            before, now = (
+                f"{have[0]} of {have[1]}" if have else "nothing" for have in (theirs.get(name), mine.get(name))
+            )
             raise ForeignFile(f"{path} belongs to another model: {name!r} is {before} there and {now} here; {advice}")
 
 

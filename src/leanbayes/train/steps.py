@@ -199,6 +199,7 @@ class TrainingRun:
             self._check_order()
         self.unread.read()
         self._check_weights()
+        self.engine.share_statistics(self.objective)
         return stop
 
     @torch.no_grad()
@@ -275,6 +276,7 @@ class TrainingRun:
         if size < self.parts:
             raise InputError(f"a batch of {size} cannot be cut into {self.parts} parts; lower micro_batches")
         training.optimizer.zero_grad()
+        self.engine.share_statistics(self.objective)
         sums = self._new_sums()
         bounds = [size * part // self.parts for part in range(self.parts + 1)]
         for part in range(self.parts):
