@@ -34,6 +34,7 @@ from leanbayes.errors import FileError, ForeignFile, NewerFile, TruncatedFile
 __all__ = [
     "checksum",
     "discard",
+    "flush",
     "read_header",
     "read_tensors",
     "sweep",

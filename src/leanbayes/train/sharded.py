@@ -8,7 +8,9 @@ that you trust.
 
 import json
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,8 @@ def save_sharded(
     _wait()
     weights, states = get_state_dict(module, optimizer)
     try:
-        torch_checkpoint.save({"module": weights, "optimizer": states}, checkpoint_id=part)
+        with _one_process_is_meant():
+            torch_checkpoint.save({"module": weights, "optimizer": states}, checkpoint_id=part)
     except (OSError, torch_checkpoint.CheckpointException) as error:
         raise FileError(f"cannot write {final} ({_reason(error)}); the checkpoint before it stays as it is") from error
     if _is_first():
@@ -90,13 +93,22 @@ def load_sharded(folder: str | Path, module: nn.Module, optimizer: Optimizer) ->
     weights, states = get_state_dict(module, optimizer)
     state = {"module": weights, "optimizer": states}
     try:
-        torch_checkpoint.load(state, checkpoint_id=newest)
+        with _one_process_is_meant():
+            torch_checkpoint.load(state, checkpoint_id=newest)
     except (RuntimeError, OSError, torch_checkpoint.CheckpointException) as error:
         raise FileError(
             f"{newest} cannot be read ({_reason(error)}); remove it, and the one before it is used"
         ) from error
     set_state_dict(module, optimizer, model_state_dict=state["module"], optim_state_dict=state["optimizer"])
     return {"step": about["step"], "processes": about["processes"], **about["more"]}
+
+
+@contextmanager
+def _one_process_is_meant() -> Iterator[None]:
+    """Silence the warning of torch that there is one process alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield
 
 
 def _reason(error: BaseException) -> str:
