@@ -122,6 +122,7 @@ class LateTensors:
         generator: the source of random numbers of the pass.
         keep: whether a part that runs a second time in the pass meets the same tensors again. Otherwise they are made
             again, which must give the same values.
+        recomputable: whether a checkpoint may use the tensors again in the backward pass.
     """
 
     def __init__(
@@ -131,8 +132,10 @@ class LateTensors:
         generator: torch.Generator | None,
         *,
         keep: bool,
+        recomputable: bool = True,
     ) -> None:
         self.parts, self.make, self.generator, self.keep = parts, make, generator, keep
+        self.recomputable = recomputable
         self.made: dict[str, Tensor] = {}
         self.inside: tuple[Part, ...] = ()  # the parts that are running now
 
@@ -238,9 +241,12 @@ class _Pass:
     tensors: Mapping[str, Tensor]
     late: LateTensors | None = None
 
-    def all_tensors(self) -> list[Tensor]:
-        """Return the tensors that are there so far."""
-        return [*self.tensors.values(), *(() if self.late is None else self.late.made.values())]
+    def tensors_of_now(self) -> list[Tensor]:
+        """Return the tensors whose weights are there now; torch has freed those of the parts that do not run."""
+        if self.late is None:
+            return list(self.tensors.values())
+        names = [name for part in self.late.inside for name in part.names if name in self.late.made]
+        return [*self.tensors.values(), *(self.late.made[name] for name in names)]
 
     def replaces(self) -> bool:
         """Return whether any parameter is replaced."""
@@ -340,8 +346,9 @@ def _again(function: Callable[..., Any]) -> Callable[..., Any]:
     running = tuple(one for one in _RUNNING.get() if one.replaces())
     if not running or not torch.is_grad_enabled():
         return function
-    tensors = [tensor for one in running for tensor in one.all_tensors()]
-    strange = next((t for t in tensors if not getattr(t, "recomputable", isinstance(t, Tensor))), None)
+    tensors = [tensor for one in running for tensor in one.tensors_of_now()]
+    used = [*tensors, *(one.late for one in running if one.late is not None)]
+    strange = next((t for t in used if not getattr(t, "recomputable", isinstance(t, Tensor))), None)
     if strange is not None:
         raise InputError(
             f"the model checkpoints its activations, but a {type(strange).__name__} cannot be computed again; turn "

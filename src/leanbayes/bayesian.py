@@ -350,7 +350,8 @@ class Bayesian(nn.Module):
                 made |= by.stand_ins({name: weight}, self.model, source)
             return made
 
-        return tensors, LateTensors(parts, make, generator, keep=not by.plain_draws)
+        again = not isinstance(by, OnePass)
+        return tensors, LateTensors(parts, make, generator, keep=not by.plain_draws, recomputable=again)
 
     def _run_on_pieces(
         self,

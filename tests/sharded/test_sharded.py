@@ -65,6 +65,7 @@ def test_two_processes_are_one_with_two_parts(two: dict[str, Any]) -> None:
         ("frozen", "a draw that is held needs whole weights"),
         ("last_layer", "leave last_layer_samples 1"),
         ("covariance", "cannot pass from one sharded module to the next"),
+        ("checkpointed", "cannot be computed again"),
         ("spoiled", "of which another process has a piece, has NaN"),
     ],
 )

@@ -105,6 +105,8 @@ def comparisons(every: bool) -> Iterator[Case]:
             name = f"together, adam, {by}, checkpoints {where}"
             yield name, lambda b=by, w=where: compared("together", "adam", by=b, checkpoints=w)
     centred = {"prior": lb.priors.CentredPrior(0.5), "by": "sample"}
+    for by in ("sample", "mirrored") if every else ():  # "around" with whole scales, which belong to the loss
+        yield f"parts, {by}, checkpoints", lambda b=by: compared("parts", "adam", by=b, checkpoints="around")
     yield "together, adam, centred prior", lambda: compared("together", "adam", **centred)
     yield "together, ivon, centred prior", lambda: compared("together", "ivon", **centred)
 
@@ -158,6 +160,9 @@ def refusals() -> Iterator[Case]:
     def covariance() -> None:
         sharded(by="covariance")(x, y)
 
+    def checkpointed() -> None:
+        sharded(by="moments", checkpoints="around")(x, y)
+
     def spoiled() -> None:
         objective = objective_of(bayesian("sample"), "ivon")
         shard(objective, "together")
@@ -168,7 +173,8 @@ def refusals() -> Iterator[Case]:
         optimizer.step()
 
     for refused in (
-        early_optimizer, outside, whole_scales, scales_alone, joint, frozen, last_layer, covariance, spoiled
+        early_optimizer, outside, whole_scales, scales_alone, joint, frozen, last_layer, covariance, checkpointed,
+        spoiled,
     ):  # fmt: skip
         yield f"refused: {refused.__name__}", lambda function=refused: words(function)
 
