@@ -211,7 +211,7 @@ def gathered_entries(tensor: Any, index: Tensor) -> Tensor:
     """
     own, inside = _own_entries(tensor, index)
     values = local(tensor).flatten().index_select(0, own)
-    spread = values.new_zeros(index.numel()).index_put((inside,), values)
+    spread: Tensor = values.new_zeros(index.numel()).index_put((inside,), values)
     total = spread.detach().clone()
     for axis, placement in enumerate(tensor.placements):
         if placement.is_shard():

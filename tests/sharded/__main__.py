@@ -78,7 +78,7 @@ def wait_for(folder: Path, number: int) -> None:
 
 def disturbed(how: str, folder: Path, processes: int, kills: int, chance: random.Random) -> tuple[list, list[int]]:
     process, before, steps = started(how, folder, processes, kills + 5), set[int](), list[int]()
-    for _ in range(kills):
+    while len(steps) < kills:
         pids = pids_of(folder, processes, before)
         if not pids:
             break

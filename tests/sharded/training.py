@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import leanbayes as lb
 from tests.sharded.network import SIZE, batch, bayesian, objective_of, optimizer_of, train, whole
 
-STEPS, PAUSE = 60, 0.05  # seconds, so that kills hit the training and not its start alone
+STEPS, PAUSE = 80, 0.05  # seconds, so that kills hit the training and not its start alone
 
 
 def loop(folder: Path, rank: int, world: int) -> None:

@@ -69,5 +69,5 @@ def test_what_is_foreign_or_damaged_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cannot be read"):
         lb.train.load_sharded(tmp_path, objective, optimizer)
     (newest / "about.json").write_text("{}")
-    with pytest.raises(ForeignFile, match="is no checkpoint of leanbayes.train.save_sharded"):
+    with pytest.raises(ForeignFile, match=r"is no checkpoint of leanbayes\.train\.save_sharded"):
         lb.train.load_sharded(tmp_path, objective, optimizer)

@@ -395,7 +395,13 @@ class IVON(Optimizer):
         for group, target in candidates:
             mean, rho = target.tensor.mean, target.tensor.rho
             curvature = self.state[rho]["curvature"]
-            tensors = (local(curvature), local(rho), local_gradient(rho), local(mean), local_gradient(mean))
+            tensors: tuple[Tensor, ...] = (
+                local(curvature),
+                local(rho),
+                local_gradient(rho),
+                local(mean),
+                local_gradient(mean),
+            )
             if tensors[1].shape != tensors[3].shape or not fuses(tensors):
                 continue
             state = self._adam_state(mean)

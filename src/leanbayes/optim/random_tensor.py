@@ -59,7 +59,7 @@ class RandomTensor:
         """Return ∂loss/∂μ of the random coordinates; 0 where the loss does not depend on them."""
         if self.mean.grad is None:
             return self._random(torch.zeros_like(self.mean.detach()))
-        return local_gradient(self.mean) if self.index is None else self._random(self.mean.grad)  # type: ignore[no-any-return]
+        return local_gradient(self.mean) if self.index is None else self._random(self.mean.grad)
 
     def scale_gradient(self) -> Tensor:
         """Return ∂loss/∂σ = (∂loss/∂ρ)/(dσ/dρ), shaped as ``rho``; 0 where the loss does not depend on it."""

@@ -191,10 +191,12 @@ def fit(
                 settings |= {"batch": described(batch), "steps_per_epoch": steps_per_epoch}
             fingerprint = Fingerprint.of(settings | _data(train, validate, seed, checkpoint), runner.device)
         trained = objective
+        wrapped: nn.Module
         with exclusive(model):
             if runner.shards:  # the optimizer holds pieces, so it is built of them
                 _refuse_whole_weights(optimization, rewire)
-                trained = wrapped = runner.shard(objective)
+                trained = runner.shard(objective)
+                wrapped = trained
                 chosen = _optimizer(trained, optimization, epochs * batches, float(weights(0.0)))
                 rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
             else:

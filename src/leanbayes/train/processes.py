@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from leanbayes._sharding import is_sharded_module
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
+from leanbayes.objective import Objective
 from leanbayes.train.batches import one_order
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Engine(Protocol):
         """Put the objective on the device, and return it and the optimizer as training uses them."""
         ...
 
-    def shard(self, objective: nn.Module) -> nn.Module:
+    def shard(self, objective: Objective) -> Objective:
         """Return a copy of the objective, of whose weights each process holds a piece."""
         ...
 
@@ -93,7 +94,7 @@ class OneProcess:
         """Put what the likelihood learns beside the model."""
         return objective.to(self.device), optimizer
 
-    def shard(self, objective: nn.Module) -> nn.Module:
+    def shard(self, objective: Objective) -> Objective:
         """Return the objective itself, since there is only one process."""
         return objective
 
@@ -143,7 +144,7 @@ class Accelerated:
         wrapped, prepared = self.accelerator.prepare(objective, optimizer)
         return wrapped, prepared
 
-    def shard(self, objective: nn.Module) -> nn.Module:
+    def shard(self, objective: Objective) -> Objective:
         """Return the objective itself, which accelerate wraps and does not shard."""
         return objective
 
@@ -206,7 +207,7 @@ class Sharded(Accelerated):
         _check_plugin(plugin, self.precision)
         self.plugin, self.shards = plugin, True
 
-    def shard(self, objective: nn.Module) -> nn.Module:
+    def shard(self, objective: Objective) -> Objective:
         """Return a copy of the objective whose weights are sharded; the objective itself stays whole."""
         from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
         from torch.distributed.device_mesh import init_device_mesh
@@ -225,7 +226,7 @@ class Sharded(Accelerated):
                 scales = core.scales_of(module) if isinstance(core, Bayesian) else []
                 fully_shard([module, *(one for one in scales if not is_sharded_module(one))], **options)
         fully_shard(copied, mesh=mesh)
-        sharded: nn.Module = copied
+        sharded: Objective = copied
         return sharded
 
     def share_statistics(self, module: nn.Module) -> None:

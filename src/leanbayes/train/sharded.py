@@ -39,8 +39,9 @@ def save_sharded(
         keep: how many checkpoints stay.
         more: numbers and words that `load_sharded` gives back, such as the epoch.
     """
-    import torch.distributed.checkpoint as torch_checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict import get_state_dict
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     if not isinstance(step, int) or step < 0 or keep < 1:
         raise InputError(f"step must be a whole number of at least 0, and keep at least 1; got {step!r} and {keep!r}")
@@ -54,8 +55,8 @@ def save_sharded(
     weights, states = get_state_dict(module, optimizer)
     try:
         with _one_process_is_meant():
-            torch_checkpoint.save({"module": weights, "optimizer": states}, checkpoint_id=part)
-    except (OSError, torch_checkpoint.CheckpointException) as error:
+            save({"module": weights, "optimizer": states}, checkpoint_id=part)
+    except (OSError, CheckpointException) as error:
         raise FileError(f"cannot write {final} ({_reason(error)}); the checkpoint before it stays as it is") from error
     if _is_first():
         about = {"format": _FORMAT, "step": step, "processes": _number(), "more": more, **_described(module, optimizer)}
@@ -81,8 +82,9 @@ def load_sharded(folder: str | Path, module: nn.Module, optimizer: Optimizer) ->
         ``{"step": ..., "processes": ...}`` with what `save_sharded` was told beside the step, or None if there is no
         checkpoint.
     """
-    import torch.distributed.checkpoint as torch_checkpoint
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     files = _whole_ones(Path(folder))
     if not files:
@@ -91,11 +93,11 @@ def load_sharded(folder: str | Path, module: nn.Module, optimizer: Optimizer) ->
     about = _read(newest)
     _refuse_foreign(newest, about, _described(module, optimizer))
     weights, states = get_state_dict(module, optimizer)
-    state = {"module": weights, "optimizer": states}
+    state: dict[str, Any] = {"module": weights, "optimizer": states}
     try:
         with _one_process_is_meant():
-            torch_checkpoint.load(state, checkpoint_id=newest)
-    except (RuntimeError, OSError, torch_checkpoint.CheckpointException) as error:
+            load(state, checkpoint_id=newest)
+    except (RuntimeError, OSError, CheckpointException) as error:
         raise FileError(
             f"{newest} cannot be read ({_reason(error)}); remove it, and the one before it is used"
         ) from error
