@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from leanbayes.errors import InputError
+
 __all__ = [
     "Part",
     "added_entries",
@@ -28,6 +30,7 @@ __all__ = [
     "parts_of",
     "piece_like",
     "piece_of",
+    "refuse_sharded",
     "same_for_all",
     "settled",
     "sum_over_pieces",
@@ -55,6 +58,19 @@ def is_sharded_module(module: nn.Module) -> bool:
         return False
     library = sys.modules.get("torch.distributed.fsdp")
     return library is not None and isinstance(module, library.FSDPModule)
+
+
+def refuse_sharded(module: nn.Module, what: str) -> None:
+    """Raise if this process holds pieces of the weights of a module, where whole ones are needed."""
+    if "torch.distributed.tensor" not in sys.modules:  # nobody has sharded anything
+        return
+    name = next((name for name, parameter in module.named_parameters() if is_piece(parameter)), None)
+    if name is not None:
+        raise InputError(
+            f"{name!r} is sharded, and {what} needs whole weights; load them into a model that is not sharded: "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict(objective, "
+            "options=StateDictOptions(full_state_dict=True)) returns them"
+        )
 
 
 def local(tensor: Any) -> Any:

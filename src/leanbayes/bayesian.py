@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
 from leanbayes._passes import LateTensors, exclusive, inside_pass
-from leanbayes._sharding import Part, is_piece, parts_of, piece_of, whole, whole_layers
+from leanbayes._sharding import Part, is_piece, parts_of, piece_of, refuse_sharded, whole, whole_layers
 from leanbayes._tracing import eager, inside_law, opaque, settings_of
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
@@ -461,7 +461,7 @@ class Bayesian(nn.Module):
 
     def draw(self, samples: int | None = None, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Draw weights by name, for `torch.func.functional_call`; with ``samples``, stacked for `torch.func.vmap`."""
-        self._refuse_pieces()
+        refuse_sharded(self.model, "a draw of all weights")
         return {name: weight.sample(weight.noise(generator, samples)) for name, weight in self.weights().items()}
 
     def kl(self, weights: Weights | None = None, *, generator: torch.Generator | None = None) -> Tensor:
@@ -505,7 +505,7 @@ class Bayesian(nn.Module):
         the draw, either.
         """
         self._refuse_written("another draw cannot be held")
-        self._refuse_pieces()
+        refuse_sharded(self.model, "a draw of all weights")
         with torch.no_grad():
             noise = {name: weight.noise(generator) for name, weight in self.weights().items()}
         hook = register_module_forward_pre_hook(refuse_plain_call)
@@ -710,15 +710,6 @@ class Bayesian(nn.Module):
             return
         with exclusive(self.model):
             yield
-
-    def _refuse_pieces(self) -> None:
-        sharded = next((name for name, value in self.model.named_parameters() if is_piece(value)), None)
-        if sharded is not None:
-            raise InputError(
-                f"{sharded!r} is sharded, and a draw that is held needs whole weights; load them into a model that is "
-                "not sharded: torch.distributed.checkpoint.state_dict.get_model_state_dict(objective, "
-                "options=StateDictOptions(full_state_dict=True)) returns them"
-            )
 
     def _refuse_written(self, what: str) -> None:
         held = self._held

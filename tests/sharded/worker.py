@@ -150,6 +150,9 @@ def refusals() -> Iterator[Case]:
         with sharded(by="sample").model.frozen():
             pass
 
+    def predicted() -> None:
+        lb.predict(sharded(by="sample").model, x)
+
     def last_layer() -> None:
         objective = lb.Objective(
             bayesian("sample"), lb.Categorical(), n_data=100, kl_weight=lb.Terms(last_layer_samples=4)
@@ -173,8 +176,8 @@ def refusals() -> Iterator[Case]:
         optimizer.step()
 
     for refused in (
-        early_optimizer, outside, whole_scales, scales_alone, joint, frozen, last_layer, covariance, checkpointed,
-        spoiled,
+        early_optimizer, outside, whole_scales, scales_alone, joint, frozen, predicted, last_layer, covariance,
+        checkpointed, spoiled,
     ):  # fmt: skip
         yield f"refused: {refused.__name__}", lambda function=refused: words(function)
 
