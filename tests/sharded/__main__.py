@@ -67,16 +67,20 @@ def step_of(folder: Path) -> int:
     return 0
 
 
-def wait_for(folder: Path, number: int) -> None:
-    """Wait until so many steps are done since now."""
+def wait_for(folder: Path, number: int) -> bool:
+    """Wait until so many steps are done since now, and return whether the training had stopped for two minutes."""
     (folder / "step").unlink(missing_ok=True)
     seen: set[int] = set()
-    while len(seen - {0}) < number and not (folder / "end").exists():
+    deadline = time.monotonic() + 120
+    while len(seen - {0}) < number and not (folder / "end").exists() and time.monotonic() < deadline:
         seen.add(step_of(folder))
         time.sleep(0.01)
+    return time.monotonic() >= deadline
 
 
-def disturbed(how: str, folder: Path, processes: int, kills: int, chance: random.Random) -> tuple[list, list[int]]:
+def disturbed(how: str, folder: Path, processes: int, kills: int, chance: random.Random) -> tuple[list, list[int], int]:
+    """Return the weights in the end, the steps at which kills fell, and how often the ranks were found waiting."""
+    stuck = 0
     process, before, steps = started(how, folder, processes, kills + 5), set[int](), list[int]()
     while len(steps) < kills:
         pids = pids_of(folder, processes, before)
@@ -86,14 +90,14 @@ def disturbed(how: str, folder: Path, processes: int, kills: int, chance: random
         if chance.random() < 0.3:  # while the ranks join each other and read the checkpoint
             time.sleep(chance.uniform(0.0, 2.0))
         else:
-            wait_for(folder, chance.randint(1, 8))
+            stuck += wait_for(folder, chance.randint(1, 8))
             time.sleep(chance.uniform(0.0, 0.3))
         if (folder / "end").exists():
             break
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(pids), signal.SIGKILL)
             steps.append(step_of(folder))
-    return ended(process, folder), steps
+    return ended(process, folder), steps, stuck
 
 
 def main() -> None:
@@ -108,9 +112,9 @@ def main() -> None:
         undisturbed = started(asked.how, Path(top, "undisturbed"), asked.processes, 0)
         want = ended(undisturbed, Path(top, "undisturbed"))
         chance = random.Random(asked.seed)
-        got, steps = disturbed(asked.how, Path(top, "disturbed"), asked.processes, asked.kills, chance)
+        got, steps, stuck = disturbed(asked.how, Path(top, "disturbed"), asked.processes, asked.kills, chance)
     difference = max(float((a - b).abs().max()) for a, b in zip(want, got, strict=True))
-    report = {"how": asked.how, "kills": len(steps), "at steps": steps, "difference": difference}
+    report = {"how": asked.how, "kills": len(steps), "at steps": steps, "stuck": stuck, "difference": difference}
     print(json.dumps(report | {"seconds": round(time.monotonic() - begin)}))
     sys.exit(difference > 0 or len(steps) < asked.kills)
 
