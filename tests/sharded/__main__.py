@@ -29,7 +29,9 @@ TOP = Path(__file__).parents[2]
 def started(how: str, folder: Path, processes: int, restarts: int) -> subprocess.Popen[str]:
     folder.mkdir(parents=True)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), *sys.path]), "OMP_NUM_THREADS": "1"}
-    environment |= {"ACCELERATE_USE_CPU": "true"}
+    # Without the second setting, torchrun keeps the addresses of dead ranks, and the ranks of the next attempt may wait
+    # for one of these for half an hour.
+    environment |= {"ACCELERATE_USE_CPU": "true", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if how == "fit-fsdp":
         environment |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_MIN_NUM_PARAMS": "20"}
         environment |= {"FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}
