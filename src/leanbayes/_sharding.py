@@ -8,6 +8,7 @@ others need not wait for the import.
 """
 
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ __all__ = [
     "parts_of",
     "piece_like",
     "piece_of",
+    "refuse_other_noise",
     "refuse_sharded",
     "same_for_all",
     "settled",
@@ -265,6 +267,21 @@ def same_for_all(flag: bool, tensors: Iterable[Any]) -> bool:
     for axis in range(first.device_mesh.ndim):
         torch.distributed.all_reduce(votes, group=first.device_mesh.get_group(axis))
     return bool(votes > 0)
+
+
+def refuse_other_noise(tensors: Iterable[Any], source: torch.Generator) -> None:
+    """Raise in all processes if their random numbers would differ, though they hold pieces of the same weights."""
+    first = next(tensor for tensor in tensors if is_piece(tensor))
+    value = float(zlib.crc32(source.get_state().cpu().numpy().tobytes()))
+    extremes = torch.tensor([value, -value], dtype=torch.float64, device=local(first).device)
+    for axis in range(first.device_mesh.ndim):
+        group = first.device_mesh.get_group(axis)
+        torch.distributed.all_reduce(extremes, op=torch.distributed.ReduceOp.MAX, group=group)
+    if extremes.sum() != 0:
+        raise InputError(
+            "the processes of tensor parallelism have generators in different states, so each would draw other noise "
+            "for the same weights; give all of them a generator with the same seed, or call torch.manual_seed alike"
+        )
 
 
 def _own_entries(tensor: Any, index: Tensor) -> tuple[Tensor, Tensor]:

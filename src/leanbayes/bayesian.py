@@ -20,7 +20,16 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
 from leanbayes._passes import LateTensors, exclusive, inside_pass
-from leanbayes._sharding import Part, is_piece, parts_of, piece_of, refuse_sharded, whole, whole_layers
+from leanbayes._sharding import (
+    Part,
+    is_piece,
+    parts_of,
+    piece_of,
+    refuse_other_noise,
+    refuse_sharded,
+    whole,
+    whole_layers,
+)
 from leanbayes._tracing import eager, inside_law, opaque, settings_of
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
@@ -372,6 +381,10 @@ class Bayesian(nn.Module):
                     f"{name!r} is cut by tensor parallelism, and its scales are not; call bnn.shard_scales() after "
                     "parallelize_module, and build the optimizer afterwards"
                 )
+        if not vars(self).get("_same_noise"):  # asked once, because each answer takes a message between the processes
+            pieces = [weight.mean for weight in weights.values() if is_piece(weight.mean)]
+            refuse_other_noise(pieces, _source(generator, pieces[0].device))
+            vars(self)["_same_noise"] = True
         whole_tensors = all(weight.index is None for weight in weights.values() if is_piece(weight.mean))
         if by.works_on_pieces and whole_tensors and isinstance(self.posterior, Normal):
             return call_with(self.model, by.stand_ins(weights, self.model, generator), args, kwargs)
@@ -771,6 +784,10 @@ def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None
         raise InputError(
             f"the model is inside a {type(model).__name__}; convert the module inside and wrap the result: "
             f"{name}(Bayesian(model))"
+        )
+    if any(is_piece(parameter) for parameter in model.parameters()):
+        raise InputError(
+            "the model is sharded already; convert the whole model, and shard the result (docs/sharded.md)"
         )
     kinds: tuple[tuple[str, Any, Any, str], ...] = (
         ("subspace", subspace, Subspace, "leanbayes.top_k(scores, rate=0.01) or leanbayes.everything()"),

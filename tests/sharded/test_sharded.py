@@ -66,6 +66,8 @@ def test_two_processes_are_one_with_two_parts(two: dict[str, Any]) -> None:
         ("predicted", "a prediction needs whole weights"),
         ("last_layer", "leave last_layer_samples 1"),
         ("covariance", "cannot pass from one sharded module to the next"),
+        ("other_noise", "have generators in different states"),
+        ("sharded_first", "the model is sharded already"),
         ("checkpointed", "cannot be computed again"),
         ("spoiled", "of which another process has a piece, has NaN"),
     ],

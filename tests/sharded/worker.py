@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import leanbayes as lb
 from leanbayes.errors import LeanBayesError
-from tests.sharded.network import PROPAGATIONS, batch, bayesian, errors, objective_of, optimizer_of, train, whole
+from tests.sharded.network import PROPAGATIONS, Net, batch, bayesian, errors, objective_of, optimizer_of, train, whole
 
 Case = tuple[str, Callable[[], Any]]
 
@@ -163,6 +163,16 @@ def refusals() -> Iterator[Case]:
     def covariance() -> None:
         sharded(by="covariance")(x, y)
 
+    def other_noise() -> None:
+        objective = objective_of(bayesian("sample"), "adam")
+        parallelize(objective)
+        objective(x, y, generator=torch.Generator().manual_seed(torch.distributed.get_rank()))
+
+    def sharded_first() -> None:
+        network = Net()
+        fully_shard(network, mesh=mesh())
+        lb.Bayesian(network)
+
     def checkpointed() -> None:
         sharded(by="moments", checkpoints="around")(x, y)
 
@@ -177,7 +187,7 @@ def refusals() -> Iterator[Case]:
 
     for refused in (
         early_optimizer, outside, whole_scales, scales_alone, joint, frozen, predicted, last_layer, covariance,
-        checkpointed, spoiled,
+        checkpointed, other_noise, sharded_first, spoiled,
     ):  # fmt: skip
         yield f"refused: {refused.__name__}", lambda function=refused: words(function)
 
