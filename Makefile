@@ -16,7 +16,7 @@ FAST = tests/test_architecture.py tests/test_layout.py tests/test_citations.py t
 	tests/test_version_0_1.py tests/likelihood tests/metrics tests/priors \
 	tests/train/schedules tests/propagate/test_propagation.py
 
-.PHONY: help demo docs test test-fast check format test-slow test-crash test-workers matrix bench bench-peers clean
+.PHONY: help demo docs test test-fast check format test-slow test-crash test-workers test-elastic matrix bench bench-peers clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile
@@ -47,6 +47,9 @@ test-crash: $(INSTALLED) ## 110 kills, and two failures at each write of fit and
 
 test-workers: $(INSTALLED) ## kill, stop and starve workers that share a queue of jobs; each line has the counts of a scenario
 	@$(VENV)/bin/python -m tests.workers
+
+test-elastic: $(INSTALLED) ## kill ten ranks of a sharded training that torchrun restarts; the last line has the counts
+	@$(VENV)/bin/python -m tests.sharded --kills 10 --seed 17
 
 matrix: $(INSTALLED) ## run the tests of other tools, and write docs/integrations/matrix.md
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.integrations.matrix

@@ -14,7 +14,7 @@ WHOLE_PRODUCT = {
 }  # fmt: skip
 """Tests at the top of ``tests`` that are about the product as a whole."""
 
-SUITES = {"crash", "fuzz", "shapes", "workers"}
+SUITES = {"crash", "fuzz", "shapes", "sharded", "workers"}
 """Folders that hold one suite over the whole product each."""
 
 ABOUT_A_PACKAGE = {"conformance", "docs", "nets", "in_browser"}

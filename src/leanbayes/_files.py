@@ -35,6 +35,7 @@ __all__ = [
     "checksum",
     "digest_of",
     "discard",
+    "flush",
     "read_checksums",
     "read_header",
     "read_tensors",
@@ -162,7 +163,7 @@ def write_file(path: Path, fill: Callable[[Path], object]) -> None:
         mode = temporary.stat().st_mode  # safetensors would let nobody but the owner read the file
         fill(temporary)
         temporary.chmod(mode)
-        _flush(temporary)
+        flush(temporary)
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         raise FileError(f"cannot save to {path}: {error}; what was there before is untouched") from error
@@ -170,7 +171,7 @@ def write_file(path: Path, fill: Callable[[Path], object]) -> None:
         _remove(own)
         _being_written.discard(token)
     try:
-        _flush(path.parent)
+        flush(path.parent)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):  # file systems that flush no folders
             raise FileError(f"{path} is written, but the disk did not confirm its name: {error}") from error
@@ -193,7 +194,7 @@ def _remove(remains: Path) -> None:
             remains.unlink()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Wait until the disk holds a file, or the names in a folder."""
     if os.name == "nt" and path.is_dir():
         return  # Windows opens no folders

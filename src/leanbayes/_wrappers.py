@@ -22,6 +22,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
+from leanbayes._sharding import is_piece, is_sharded_module
 from leanbayes.errors import InputError
 
 __all__ = ["Pass", "chain", "computed_inside", "gradients_averaged_by_hand", "refuse_bare", "refuse_pieces", "unwrap"]
@@ -81,8 +82,9 @@ def unwrap(model: Any) -> Any:
 def computed_inside(model: nn.Module, function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(module, *args)`` for the module inside the wrappers, computed inside DDP's forward pass.
 
-    Wrappers that matter for a loss are DDP, which averages the gradients, and a module whose ``forward`` accelerate has
-    replaced, which sets the precision. Other wrappers are left out: the module inside does the same work.
+    Wrappers that matter for a loss are DDP, which averages the gradients, ``fully_shard``, which also gathers the
+    weights, and a module whose ``forward`` accelerate has replaced, which sets the precision. Other wrappers are left
+    out: the module inside does the same work.
 
     Args:
         model: a module, maybe in wrappers. The forward of the module inside must run a `Pass`.
@@ -91,7 +93,8 @@ def computed_inside(model: nn.Module, function: Callable[..., Any], *args: Any) 
     """
     modules = chain(model)
     for module in modules:
-        if isinstance(module, DistributedDataParallel) or "_original_forward" in vars(module):
+        wraps = isinstance(module, DistributedDataParallel) or is_sharded_module(module)
+        if wraps or "_original_forward" in vars(module):
             # A compiled part of the wrapper would be traced anew for every Pass.
             compiled = any("_orig_mod" in inner._modules for inner in modules)
             eager: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
@@ -135,15 +138,24 @@ def refuse_bare(model: nn.Module, learned: Iterator[Tensor]) -> None:
 
 
 def refuse_pieces(model: nn.Module) -> None:
-    """Raise if this process holds only pieces of the weights at present, because a draw needs whole weights."""
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+    """Raise if this process holds pieces of weights that no hook of torch would gather or use in a pass.
+
+    Hooks of ``fully_shard`` gather the weights inside a module, and layers under tensor parallelism use the pieces.
+    """
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized() or is_sharded_module(model):
         return
-    for name, parameter in model.named_parameters():
-        if type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor":
-            raise InputError(
-                f"{name!r} is sharded: this process holds a piece of it, and a draw needs whole weights. Shard the "
-                "loss as one module, fully_shard(lb.Objective(bnn, likelihood, n_data=...)), and none of its parts"
-            )
+    gathered = {id(part) for module in model.modules() if is_sharded_module(module) for part in module.modules()}
+    for path, module in model.named_modules():
+        if id(module) in gathered or hasattr(module, "_distribute_module_applied") or path.startswith("coordinates."):
+            continue
+        for name, parameter in module._parameters.items():
+            if is_piece(parameter):
+                raise InputError(
+                    f"{path}.{name} is sharded, and this process holds a piece of it, which nothing gathers now: the "
+                    "loss is not computed inside the module that was sharded. Make the loss a module, objective = "
+                    "lb.Objective(bnn, likelihood, n_data=...), call fully_shard(objective) after its parts, and "
+                    "compute objective(x, y)"
+                )
 
 
 @contextmanager

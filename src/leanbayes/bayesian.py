@@ -19,11 +19,22 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
-from leanbayes._passes import exclusive, inside_pass
+from leanbayes._passes import LateTensors, exclusive, inside_pass
+from leanbayes._sharding import (
+    Part,
+    is_piece,
+    parts_of,
+    piece_of,
+    refuse_other_noise,
+    refuse_sharded,
+    whole,
+    whole_layers,
+)
 from leanbayes._tracing import eager, inside_law, opaque, settings_of
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
 from leanbayes.kl import Estimate, Estimator, Exact, MonteCarlo
+from leanbayes.kl.pieces import sum_of_terms
 from leanbayes.posteriors import Family, Normal, RandomWeight
 from leanbayes.priors import Prior, PriorLike, resolve_priors
 from leanbayes.propagate import OnePass, Propagation, PropagationLike, as_propagation
@@ -61,6 +72,10 @@ class Coordinates(nn.Module):
         self.rho = nn.Parameter(rho)
         self.register_buffer("index", index)
         self.register_buffer("memory", memory)
+
+    def forward(self) -> Tensor:
+        """Return the raw scales. The call lets torch gather them, where they are sharded together with their weight."""
+        return self.rho
 
     def without(self, gone: Tensor, shape: torch.Size) -> "Coordinates | None":
         """Return what the flat mask ``gone`` over a tensor of ``shape`` leaves of the coordinates; None if nothing."""
@@ -307,12 +322,145 @@ class Bayesian(nn.Module):
         args, kwargs = by.prepare(args), by.prepare(kwargs)
 
         def attempt() -> Any:
+            parts = parts_of(self.model, {name: weight.mean for name, weight in weights.items()})
+            if parts and not self.held:
+                tensors, late = self._sharded_tensors(weights, parts, by, generator)
+                return call_with(self.model, tensors, args, kwargs, late)
+            if any(is_piece(weight.mean) for weight in weights.values()) and not self.held:
+                return self._run_on_pieces(weights, args, kwargs, by, generator)
             return call_with(self.model, self.tensors(weights, by, generator), args, kwargs)
 
         if by.plain_draws or isinstance(by, OnePass) or self.held:
             return attempt()
         with exclusive(self.model):
             return consistently(attempt, self.reuse, self.model, (args, kwargs), generator)
+
+    def _sharded_tensors(
+        self, weights: Weights, parts: list[Part], by: Propagation, generator: torch.Generator | None
+    ) -> tuple[dict[str, Tensor], LateTensors]:
+        """Make the tensors of a pass of which some must wait until torch has gathered their weights.
+
+        Plain draws come one after the other from one generator, in the order of the names. So the state of the
+        generator before each late draw is kept, and the draw is made from there: it is the same as without shards, and
+        the same again if a checkpoint computes it anew. Other stand-ins draw as they are used, in the order of the
+        pass.
+        """
+        if not by.crosses_shards:
+            raise InputError(
+                f"under {by} tensors cannot pass from one sharded module to the next; shard the loss as one module, "
+                "fully_shard(lb.Objective(...)), and none of its parts, or choose another propagation"
+            )
+        later = {name for part in parts for name in part.names}
+        tensors: dict[str, Tensor] = {}
+        states: dict[str, Tensor] = {}
+        if by.plain_draws:
+            for name, weight in weights.items():
+                if name not in later:
+                    tensors |= by.stand_ins({name: weight}, self.model, generator)
+                    continue
+                states[name] = _source(generator, weight.mean.device).get_state()
+                _skip_noise(weight, generator)
+        else:
+            tensors = by.stand_ins(
+                {n: weight for n, weight in weights.items() if n not in later}, self.model, generator
+            )
+
+        def make(part: Part) -> dict[str, Tensor]:
+            ready = {name: self._gathered(name, part) for name in part.names}
+            if not by.plain_draws:
+                return by.stand_ins(ready, self.model, generator)
+            made: dict[str, Tensor] = {}
+            for name, weight in ready.items():
+                source = torch.Generator(weight.mean.device)
+                source.set_state(states[name])
+                made |= by.stand_ins({name: weight}, self.model, source)
+            return made
+
+        again = not isinstance(by, OnePass)
+        return tensors, LateTensors(parts, make, generator, keep=not by.plain_draws, recomputable=again)
+
+    def _run_on_pieces(
+        self,
+        weights: Weights,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        by: Propagation,
+        generator: torch.Generator | None,
+    ) -> Any:
+        """Run a pass through a model whose layers are cut by tensor parallelism.
+
+        Where the propagation can, each process computes its share of a product. Otherwise the weights are gathered, and
+        each process computes the whole layer.
+        """
+        for name, weight in weights.items():
+            if is_piece(weight.mean) and weight.index is None and not is_piece(weight.rho):
+                raise InputError(
+                    f"{name!r} is cut by tensor parallelism, and its scales are not; call bnn.shard_scales() after "
+                    "parallelize_module, and build the optimizer afterwards"
+                )
+        if not vars(self).get("_same_noise"):  # asked once, because each answer takes a message between the processes
+            pieces = [weight.mean for weight in weights.values() if is_piece(weight.mean)]
+            refuse_other_noise(pieces, _source(generator, pieces[0].device))
+            vars(self)["_same_noise"] = True
+        whole_tensors = all(weight.index is None for weight in weights.values() if is_piece(weight.mean))
+        if by.works_on_pieces and whole_tensors and isinstance(self.posterior, Normal):
+            return call_with(self.model, by.stand_ins(weights, self.model, generator), args, kwargs)
+        gathered = {
+            name: RandomWeight(name, whole(weight.mean), weight.index, None, self.posterior, whole(weight.rho))
+            for name, weight in weights.items()
+        }
+        tensors = {name: whole(value) for name, value in self.model.named_parameters() if is_piece(value)}
+        with whole_layers(self.model):
+            return call_with(self.model, tensors | by.stand_ins(gathered, self.model, generator), args, kwargs)
+
+    def shard_scales(self) -> None:
+        """Cut the scales as their weights are cut, after ``parallelize_module`` has cut the weights of the model.
+
+        Build the optimizer afterwards, because the scales are new parameters. ``fully_shard`` needs no such call.
+        """
+        parameters = dict(self.model.named_parameters())
+        for name, parts in self.parts():
+            mean = parameters[name]
+            if is_piece(mean) and parts.index is None and not is_piece(parts.rho):
+                if parts.rho.shape != mean.shape:
+                    raise InputError(
+                        f'the weights of a filter share one scale in {name!r}, which is cut; use per="weight"'
+                    )
+                rho = piece_of(parts.rho.detach(), mean)
+                parts.rho = nn.Parameter(rho, requires_grad=parts.rho.requires_grad)
+
+    def _gathered(self, name: str, part: Part) -> RandomWeight:
+        """Return a random weight that torch has gathered for a part of the model that runs now."""
+        coordinates = self.coordinates[_key(name)]
+        assert isinstance(coordinates, Coordinates)
+        home, key = part.places[name][0]
+        mean, rho = home._parameters[key], coordinates()
+        assert mean is not None
+        if is_piece(mean):
+            raise InputError(
+                f"{name!r} is cut by tensor parallelism and sharded by fully_shard as well, which is not supported; "
+                "use one of the two"
+            )
+        if is_piece(coordinates.rho):  # torch has freed them again, or never gathered them
+            raise InputError(
+                f"the scales of {name!r} are sharded apart from their weight, and are not whole when the weight is "
+                "used: shard them with it, fully_shard([part, *bnn.scales_of(part)]), or leave them to "
+                "fully_shard(objective)"
+            )
+        return RandomWeight(name, mean, coordinates.index, None, self.posterior, rho)
+
+    def scales_of(self, part: nn.Module) -> list[nn.Module]:
+        """Return the modules that hold the scales of the random weights in a part of the model.
+
+        ``fully_shard([part, *bnn.scales_of(part)])`` shards, gathers and frees the scales together with their weights.
+
+        >>> bnn = Bayesian(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
+        >>> len(bnn.scales_of(bnn.model[0]))
+        2
+        """
+        inside = {id(parameter) for parameter in part.parameters()}
+        parameters = dict(self.model.named_parameters())
+        return [coordinates for name, coordinates in self.parts() if id(parameters[name]) in inside]
 
     def _weights_or_none(self) -> dict[str, RandomWeight]:
         """The random weights; none inside `drawn`, where the parameters hold a draw and not the means."""
@@ -343,13 +491,13 @@ class Bayesian(nn.Module):
 
     def draw(self, samples: int | None = None, *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Draw weights by name, for `torch.func.functional_call`; with ``samples``, stacked for `torch.func.vmap`."""
+        refuse_sharded(self.model, "a draw of all weights")
         return {name: weight.sample(weight.noise(generator, samples)) for name, weight in self.weights().items()}
 
     def kl(self, weights: Weights | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Compute KL(q‖p) in nats, summed over all random coordinates; a Monte Carlo estimator uses ``generator``."""
         weights = self.weights() if weights is None else weights
-        parts = [self.kl_estimator(weight, law, generator) for weight, law in self._with_priors(weights)]
-        return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+        return self._sum(weights, lambda weight, law: self.kl_estimator(weight, law, generator))
 
     def kl_estimate(self, *, generator: torch.Generator | None = None) -> Estimate:
         """Compute KL(q‖p) with its standard error, without gradients. The model must have a Monte Carlo estimator."""
@@ -368,8 +516,7 @@ class Bayesian(nn.Module):
     def entropy(self, weights: Weights | None = None) -> Tensor:
         """Compute the entropy H(q) in nats, summed over all random coordinates."""
         weights = self.weights() if weights is None else weights
-        parts = [weight.widened().distribution().entropy().sum() for weight in weights.values()]
-        return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+        return self._sum(weights, lambda weight, law: weight.widened().distribution().entropy().sum())  # noqa: ARG005
 
     @contextmanager
     def at_mean(self) -> Iterator[None]:
@@ -388,6 +535,7 @@ class Bayesian(nn.Module):
         the draw, either.
         """
         self._refuse_written("another draw cannot be held")
+        refuse_sharded(self.model, "a draw of all weights")
         with torch.no_grad():
             noise = {name: weight.noise(generator) for name, weight in self.weights().items()}
         hook = register_module_forward_pre_hook(refuse_plain_call)
@@ -543,6 +691,17 @@ class Bayesian(nn.Module):
         with self._alone():
             return super().state_dict(*args, **kwargs)
 
+    def _sum(self, weights: Weights, term: Callable[[RandomWeight, Distribution], Tensor]) -> Tensor:
+        """Return the sum of a term over all random coordinates, also of weights that are cut into pieces."""
+        exact, parts = isinstance(self.kl_estimator, Exact), []
+        for name, coordinates in self.parts():
+            weight, prior, memory = weights[name], self._priors[name], coordinates.memory
+            if is_piece(weight.mean):
+                parts.append(sum_of_terms(weight, prior, memory, term, exact=exact))
+            else:
+                parts.append(term(weight, inside_law(prior.distribution(weight, memory))))
+        return torch.stack([part.to(parts[0].device) for part in parts]).sum()
+
     def _with_priors(self, weights: Weights) -> Iterator[tuple[RandomWeight, Distribution]]:
         for name, parts in self.parts():
             weight = weights[name]
@@ -643,6 +802,10 @@ def _check_arguments(model: Any, subspace: Any, posterior: Any, kl: Any) -> None
             f"the model is inside a {type(model).__name__}; convert the module inside and wrap the result: "
             f"{name}(Bayesian(model))"
         )
+    if any(is_piece(parameter) for parameter in model.parameters()):
+        raise InputError(
+            "the model is sharded already; convert the whole model, and shard the result (docs/sharded.md)"
+        )
     kinds: tuple[tuple[str, Any, Any, str], ...] = (
         ("subspace", subspace, Subspace, "leanbayes.top_k(scores, rate=0.01) or leanbayes.everything()"),
         ("posterior", posterior, Family, "leanbayes.posteriors.Normal()"),
@@ -705,6 +868,21 @@ def _initial_rho(
     if not transposed:
         return posterior.initial(weights, generator)
     return posterior.initial(weights.transpose(0, 1), generator).transpose(0, 1).contiguous()
+
+
+def _source(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
+    """The source of random numbers that draws on a device use."""
+    if generator is not None:
+        return generator
+    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+
+
+def _skip_noise(weight: RandomWeight, generator: torch.Generator | None) -> None:
+    """Take the noise of a weight from the generator and throw it away."""
+    assert weight.rho is not None
+    shape = weight.mean.shape if weight.index is None else weight.rho.shape
+    like = torch.empty((), dtype=weight.mean.dtype, device=weight.mean.device).expand(shape)
+    weight.family.noise(like, None, generator)
 
 
 def _key(name: str) -> str:

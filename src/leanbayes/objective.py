@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, batch_size, call, prediction_tensor, require_function, require_generator
 from leanbayes._tracing import eager, opaque, settings_of
-from leanbayes._wrappers import computed_inside, refuse_bare, refuse_pieces, unwrap
+from leanbayes._wrappers import Pass, computed_inside, refuse_bare, refuse_pieces, unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts, weights_are_held
 from leanbayes.dice import DiceTerm, LikelihoodWithDice
 from leanbayes.errors import InputError, NonFinite, UnknownName
@@ -343,6 +343,9 @@ class Objective(nn.Module):
             generator: the source of all random numbers. Compiled code uses torch's own generator, which
                 ``torch.manual_seed`` sets.
         """
+        if isinstance(x, Pass):  # another computation that needs the weights that torch gathers for this module
+            computed: Elbo = x(self, y)
+            return computed
         if torch.compiler.is_dynamo_compiling():
             if isinstance(kl_weight, Terms):
                 raise InputError("compiled code takes a number as kl_weight; give the Terms to the Objective")

@@ -27,6 +27,7 @@ from leanbayes._descriptions import (
 )
 from leanbayes._files import read_header, tensor_checksum, write_tensors
 from leanbayes._passes import exclusive
+from leanbayes._sharding import refuse_sharded
 from leanbayes._stored_tensors import StoredTensors, fill, home, open_tensors
 from leanbayes._wrappers import unwrap
 from leanbayes.baselines import PREDICTORS
@@ -76,6 +77,7 @@ def save(
     except (TypeError, ValueError) as error:
         raise InputError(f"about must be a mapping of what JSON can hold, got {about!r} ({error})") from error
     tensors: dict[str, Tensor] = {}
+    refuse_sharded(unwrap(model), "a saved model")
     with exclusive(unwrap(model)):  # the pass of another thread may have replaced the parameters
         root = _take_apart(model, "", tensors) if only is None else _random_part(model, tensors)
         write_tensors(Path(path), _apart(tensors), {"kind": "model", "format": FORMAT, "root": root, "about": notes})

@@ -18,6 +18,8 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--clip", type=float)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -30,7 +32,9 @@ def main() -> None:
         DataLoader(data, batch_size=16, shuffle=True),
         likelihood=lb.Categorical(),
         epochs=options.epochs,
-        optimizer=lb.Optimization(lr=1e-2, schedule="cosine", micro_batches=options.parts),
+        optimizer=lb.Optimization(
+            options.optimizer, lr=1e-2, schedule="cosine", micro_batches=options.parts, clip=options.clip
+        ),
         kl_weight=lb.anneal(0.2, 0.01),
         validate=DataLoader(data, batch_size=32),
         checkpoint=lb.Checkpointing(options.folder / "checkpoints", every=1),

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from leanbayes._ops.normal import has_kernel, in_memory_order, seed_of, spread
+from leanbayes._ops.normal import fill, has_kernel, in_memory_order, seed_of, spread
+from leanbayes._sharding import is_piece, piece_of, settled
 
 __all__ = ["SafeSqrt", "draw_normal"]
 
@@ -50,6 +51,8 @@ def draw_normal(
         reuse: whether the result may overwrite mean and variance. Then neither the caller nor the gradient of what
             computed them may need them.
     """
+    if is_piece(mean) or is_piece(variance):
+        return _draw_piece(settled(mean), settled(variance), generator)
     if _have_kernel(mean, variance):
         drawn: Tensor = _Spread.apply(mean, variance, seed_of(generator), reuse)
         return drawn
@@ -59,6 +62,18 @@ def draw_normal(
         noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
     root: Tensor = SafeSqrt.apply(variance)
     return mean + root * noise
+
+
+def _draw_piece(mean: Tensor, variance: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw for outputs of which this process has a piece, with its piece of the noise of all of them."""
+    plain = torch.empty((), dtype=mean.dtype, device=mean.device).expand(mean.shape)
+    if has_kernel(plain, mean.numel()):
+        noise = fill(torch.empty(mean.shape), seed_of(generator))
+    else:
+        noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+    root: Tensor = SafeSqrt.apply(variance)
+    drawn: Tensor = mean + root * piece_of(noise, mean)
+    return drawn
 
 
 class _Spread(torch.autograd.Function):

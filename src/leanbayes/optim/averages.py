@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from leanbayes._sharding import local
+
 __all__ = ["average_and_share", "begin_again", "count_step", "first_averaged", "write_averages"]
 
 
@@ -29,10 +31,11 @@ def average_and_share(optimizer: Optimizer, parameter: Tensor) -> tuple[Tensor |
     if not counts:
         return None, 0.0
     state = optimizer.state[parameter]
-    if "average" in state:
-        return state["average"], 1 / averaged
-    state["average"] = torch.empty_like(parameter)
-    return state["average"].copy_(parameter), 1.0
+    if "average" not in state:
+        state["average"] = parameter.detach().clone()
+    elif averaged == 1:
+        local(state["average"]).copy_(local(parameter.detach()))
+    return local(state["average"]), 1 / averaged
 
 
 def count_step(optimizer: Optimizer, parameters: list[Tensor]) -> None:
@@ -45,9 +48,9 @@ def count_step(optimizer: Optimizer, parameters: list[Tensor]) -> None:
     for parameter in parameters:
         if "average" not in optimizer.state[parameter]:
             optimizer.state[parameter]["average"] = parameter.detach().clone()
-    averages = [optimizer.state[parameter]["average"] for parameter in parameters]
+    averages = [local(optimizer.state[parameter]["average"]) for parameter in parameters]
     if averages:
-        torch._foreach_lerp_(averages, [parameter.detach() for parameter in parameters], 1 / averaged)
+        torch._foreach_lerp_(averages, [local(parameter.detach()) for parameter in parameters], 1 / averaged)
 
 
 def _counts_after(optimizer: Optimizer) -> tuple[int, int, bool]:

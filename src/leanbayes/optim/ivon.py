@@ -48,6 +48,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from leanbayes._sharding import (
+    added_entries,
+    gathered_entries,
+    is_piece,
+    local,
+    local_gradient,
+    piece_like,
+    same_for_all,
+)
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
@@ -121,7 +130,8 @@ class IVON(Optimizer):
     changes anything. It looks at them in main memory only, since on a GPU every step would wait for the answer.
 
     **Several processes.** The scales are parameters of ``bnn``, so DistributedDataParallel averages both gradients, and
-    all processes make the same step.
+    all processes make the same step. Where ``fully_shard`` or tensor parallelism has cut the weights, build the
+    optimizer afterwards: its state is cut as the weights are, and each process makes the step of its pieces.
 
     **What stays still.** A mean whose gradient is None does not move, and neither does a curvature whose scale has no
     gradient. An error in the middle of a step, such as an interrupt from the keyboard, may leave a part of the weights
@@ -240,10 +250,11 @@ class IVON(Optimizer):
         vars(bnn)["_scale_owner"] = self._owner
         with torch.no_grad():
             for target in self._targets:
-                rho = target.tensor.rho
+                rho = target.tensor.rho.detach()
                 curvature = torch.full_like(rho, self._start(target))
-                self.state[rho] = {"curvature": curvature, "momentum": torch.zeros_like(rho), "step": 0}
+                self.state[target.tensor.rho] = {"curvature": curvature, "momentum": torch.zeros_like(rho), "step": 0}
             self._write_scales()
+            self._make_state()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
@@ -258,6 +269,12 @@ class IVON(Optimizer):
                 "steps; use the newer one, or build one more"
             )
         check_kl_weight(self.param_groups[0]["kl_weight"])
+        gone = next((target for target in self._targets if target.tensor.rho not in self.state), None)
+        if gone is not None:
+            raise InputError(
+                f"the scales of {gone.tensor.name!r} are another parameter than when this IVON was built; call "
+                "fully_shard, parallelize_module or .to(...) first, and build the optimizer afterwards"
+            )
         self._check_gradients()
         copies: list[tuple[Target, Tensor]] = []  # the random means of partly random tensors
         try:
@@ -306,9 +323,14 @@ class IVON(Optimizer):
                         f"this IVON has {name}={ours}, and the state that is loaded has {theirs}; build it as it was "
                         "when the state was saved"
                     )
-            order = [parameter for group in self.param_groups for parameter in group["params"]]
-            for position, entries in state_dict["state"].items():
-                _check_entries(order[position], entries)
+            # The keys of a state are numbers, or names where torch.distributed.checkpoint has written it.
+            pairs = [
+                pair
+                for ours, theirs in zip(self.param_groups, saved, strict=True)
+                for pair in zip(theirs["params"], ours["params"], strict=False)
+            ]
+            for key, parameter in pairs:
+                _check_entries(parameter, state_dict["state"].get(key, {}))
         super().load_state_dict(state_dict)
 
     def adopt_scales(self, rho: Tensor, changed: Tensor) -> None:
@@ -337,7 +359,7 @@ class IVON(Optimizer):
         trained = [
             parameter for group in self.param_groups for parameter in group["params"] if parameter.grad is not None
         ]
-        gradients = [parameter.grad for parameter in trained]
+        gradients = [local_gradient(parameter) for parameter in trained]
 
         def name_of(position: int) -> str:
             names = {id(parameter): name for name, parameter in self._bnn.model.named_parameters()}
@@ -349,7 +371,7 @@ class IVON(Optimizer):
                 raise InputError(
                     f"IVON needs dense gradients, and that of {name_of(position)} is sparse; use sparse=False"
                 )
-        refuse_non_finite(gradients, name_of)
+        refuse_non_finite(gradients, name_of, lambda spoiled: same_for_all(spoiled, trained))
 
     def _fused_steps(self) -> set[int]:
         """Make the steps of wholly random tensors whose means follow Adam by one kernel, where it fits and pays.
@@ -369,30 +391,55 @@ class IVON(Optimizer):
                     candidates.append((group, target))
         if not worth_kernel(sum(target.tensor.rho.numel() for _, target in candidates)):
             return set()
-        rows = []
+        rows, done = [], set[int]()
         for group, target in candidates:
             mean, rho = target.tensor.mean, target.tensor.rho
-            assert mean.grad is not None
-            assert rho.grad is not None
             curvature = self.state[rho]["curvature"]
-            if rho.shape != mean.shape or not fuses((curvature, rho, rho.grad, mean, mean.grad)):
+            tensors: tuple[Tensor, ...] = (
+                local(curvature),
+                local(rho),
+                local_gradient(rho),
+                local(mean),
+                local_gradient(mean),
+            )
+            if tensors[1].shape != tensors[3].shape or not fuses(tensors):
                 continue
             state = self._adam_state(mean)
             state["step"] += 1
             average, share = average_and_share(self, mean)
-            tensors = (curvature, rho, rho.grad, mean, mean.grad, state["first"], state["second"])
+            tensors = (*tensors, local(state["first"]), local(state["second"]))
             rule = self._rule(target, group, 1)
             rows.append(FusedRow(tensors, average, share, rule, _adam_rule(group["lr"], state["step"])))
+            done.add(id(mean))
         if rows:
             fused_sweep(rows)
-        return {id(row.tensors[3]) for row in rows}
+        return done
+
+    def _make_state(self) -> None:
+        """Make all that the optimizer will remember, which is 0 at the start.
+
+        `torch.distributed.checkpoint` reads from a file only what the optimizer has when the file is read.
+        """
+        scales = {id(target.tensor.rho) for target in self._targets}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                target = self._by_mean.get(id(parameter))
+                if id(parameter) in scales or not parameter.requires_grad:
+                    continue
+                if group["means"] == "adam" or target is None or target.tensor.index is not None:
+                    self._adam_state(parameter)
+                else:  # torch.distributed.checkpoint refuses parameters without any state
+                    self.state[parameter]["step"] = 0
+                if group["average_from"] is not None:
+                    self.state[parameter]["average"] = parameter.detach().clone()
 
     def _adam_state(self, parameter: Tensor) -> dict[str, Any]:
         """Return what Adam remembers of a parameter, which is 0 at the start."""
         state: dict[str, Any] = self.state[parameter]
         if "first" not in state:
             state["step"] = 0
-            state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            values = parameter.detach()
+            state["first"], state["second"] = torch.zeros_like(values), torch.zeros_like(values)
         return state
 
     def _natural_steps(self, copies: list[tuple[Target, Tensor]], done: set[int]) -> None:
@@ -405,18 +452,20 @@ class IVON(Optimizer):
             moves = mean.grad is not None and id(mean) in groups and groups[id(mean)]["means"] == "natural"
             if id(mean) in done or (rho.grad is None and not moves):
                 continue
-            row = [state["curvature"], rho]
+            row = [local(state["curvature"]), local(rho)]
             if rho.grad is not None:
-                row.append(rho.grad)
+                row.append(local_gradient(rho))
             if moves:
                 state["step"] += 1
                 means = tensor.random_mean()
-                if tensor.index is not None:
+                if tensor.index is None:
+                    self.state[mean]["step"] = state["step"]
+                else:
                     copies.append((target, means))
-                row += [means, tensor.mean_gradient(), state["momentum"]]
+                row += [means, tensor.mean_gradient(), local(state["momentum"])]
                 if target.centre is None:
                     assert memory is not None
-                    row.append(memory)
+                    row.append(_piece_of_memory(memory, rho))
             kind = _Kind(rho.device, rho.dtype, rho.grad is not None, moves, moves and target.centre is None)
             rule = self._rule(target, groups.get(id(mean), self.param_groups[0]), max(state["step"], 1))
             sweeps.setdefault((rule, kind), []).append(row)
@@ -446,8 +495,8 @@ class IVON(Optimizer):
                 state = self._adam_state(parameter)
                 state["step"] += 1
                 rule = _adam_rule(rate, state["step"])
-                gradient = self._with_prior(target) if target is not None and by_adam else parameter.grad
-                row = [parameter.detach(), gradient, state["first"], state["second"]]
+                gradient = self._with_prior(target) if target is not None and by_adam else local_gradient(parameter)
+                row = [local(value) for value in (parameter.detach(), gradient, state["first"], state["second"])]
                 sweeps.setdefault((rule, parameter.device, parameter.dtype), []).append(row)
         for (rule, _, _), rows in sweeps.items():
             for columns in in_pieces(rows):
@@ -457,9 +506,15 @@ class IVON(Optimizer):
         """Return the gradient of a tensor with that of the prior, δ(m − m₀) for random coordinates."""
         tensor = target.tensor
         assert tensor.mean.grad is not None
-        slope = (tensor.random_mean() - target.centres()) * (target.precision / self._size())
+        centres, factor = target.centres(), target.precision / self._size()
+        if tensor.index is not None and is_piece(tensor.mean):
+            slope = (gathered_entries(tensor.mean.detach(), tensor.index) - centres) * factor
+            return added_entries(tensor.mean.grad, tensor.index, slope)
+        if isinstance(centres, Tensor):
+            centres = _piece_of_memory(centres, tensor.rho)
+        slope = (tensor.random_mean() - centres) * factor
         if tensor.index is None:
-            return tensor.mean.grad + slope
+            return local_gradient(tensor.mean) + slope  # type: ignore[no-any-return]
         return tensor.mean.grad.flatten().index_add(0, tensor.index.long(), slope).view(tensor.mean.shape)
 
     def _rule(self, target: Target, group: Mapping[str, Any], step: int) -> NaturalRule:
@@ -498,8 +553,14 @@ class IVON(Optimizer):
         for target in self._targets:
             rho = target.tensor.rho
             decay = target.precision / size
-            precision = (self.state[rho]["curvature"] + decay).clamp_min_(torch.finfo(rho.dtype).eps * decay)
-            write_scales([rho], [precision.mul_(size).rsqrt_()])
+            curvature = local(self.state[rho]["curvature"])
+            precision = (curvature + decay).clamp_min_(torch.finfo(rho.dtype).eps * decay)
+            write_scales([local(rho)], [precision.mul_(size).rsqrt_()])
+
+
+def _piece_of_memory(memory: Tensor, rho: Tensor) -> Tensor:
+    """Return what the prior remembers of the coordinates whose scales this process holds."""
+    return piece_like(memory, rho) if is_piece(rho) else memory
 
 
 def _adam_rule(rate: float, step: int) -> AdamRule:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from leanbayes._sharding import gathered_entries, is_piece, local, local_entries, local_gradient, write_entries
 from leanbayes.bayesian import Bayesian, Coordinates
 from leanbayes.errors import InputError
 from leanbayes.posteriors import Family
@@ -19,6 +20,10 @@ class RandomTensor:
 
     The raw scales ρ give the scales σ = softplus(ρ). They have one number for each random coordinate, or one for each
     filter where the coordinates of a filter share their scale.
+
+    Where the parameters are sharded, the methods work on the piece of the scales that this process holds, and on the
+    means that belong to it. The single random coordinates of a partly random tensor are sharded otherwise than the
+    tensor itself, so all processes must call these methods together.
 
     Attributes:
         name: the name of the parameter in the model.
@@ -43,8 +48,8 @@ class RandomTensor:
         return self.parts.index
 
     def scale(self) -> Tensor:
-        """Return σ, shaped as ``rho``."""
-        return self.family.spread(self.rho.detach())
+        """Return σ, shaped as ``rho``, or the piece of it that this process holds."""
+        return self.family.spread(local(self.rho.detach()))
 
     def random_mean(self) -> Tensor:
         """Return the means μ of the random coordinates."""
@@ -52,27 +57,37 @@ class RandomTensor:
 
     def mean_gradient(self) -> Tensor:
         """Return ∂loss/∂μ of the random coordinates; 0 where the loss does not depend on them."""
-        return self._random(torch.zeros_like(self.mean) if self.mean.grad is None else self.mean.grad)
+        if self.mean.grad is None:
+            return self._random(torch.zeros_like(self.mean.detach()))
+        return local_gradient(self.mean) if self.index is None else self._random(self.mean.grad)
 
     def scale_gradient(self) -> Tensor:
         """Return ∂loss/∂σ = (∂loss/∂ρ)/(dσ/dρ), shaped as ``rho``; 0 where the loss does not depend on it."""
         if self.rho.grad is None:
-            return torch.zeros_like(self.rho)
+            return torch.zeros_like(local(self.rho))
         with torch.enable_grad():
-            rho = self.rho.detach().requires_grad_()
+            rho = local(self.rho.detach()).detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.family.spread(rho).sum(), rho)
         # A scale that underflows to 0 has slope 0; its gradient is then 0 and not 0/0.
-        return torch.where(slope > 0, self.rho.grad / slope, torch.zeros_like(slope))
+        return torch.where(slope > 0, local_gradient(self.rho) / slope, torch.zeros_like(slope))
 
     @torch.no_grad()
     def set_scale(self, scale: Tensor) -> None:
         """Write ρ so that the scales become ``scale``, which is positive and shaped as ``rho``."""
-        self.rho.copy_(inverse_softplus(scale))
+        local(self.rho.detach()).copy_(inverse_softplus(scale))
 
     @torch.no_grad()
     def set_random_mean(self, means: Tensor) -> None:
         """Write the means of the random coordinates of a partly random tensor."""
         assert self.index is not None
+        if is_piece(self.mean):
+            whole = means
+            if is_piece(self.rho):
+                pieces = self.rho.detach().clone()
+                local(pieces).copy_(means)
+                whole = pieces.full_tensor()  # type: ignore[attr-defined]
+            write_entries(self.mean.detach(), self.index, whole)
+            return
         values, index = self.mean.detach(), self.index.long()
         if values.is_contiguous():
             values.view(-1).index_copy_(0, index, means)
@@ -80,7 +95,12 @@ class RandomTensor:
             values.copy_(values.flatten().index_copy(0, index, means).view(values.shape))
 
     def _random(self, values: Tensor) -> Tensor:
-        return values if self.index is None else values.flatten().index_select(0, self.index)
+        if self.index is None:
+            piece: Tensor = local(values)
+            return piece
+        if is_piece(values):
+            return local_entries(gathered_entries(values, self.index), self.rho)
+        return values.flatten().index_select(0, self.index)
 
 
 def random_tensors(model: nn.Module) -> list[RandomTensor]:

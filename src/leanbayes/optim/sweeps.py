@@ -249,7 +249,9 @@ def adam_sweep(
     torch._foreach_addcdiv_(values, first, root, -rule.lr / rule.corrections[0])
 
 
-def refuse_non_finite(gradients: Sequence[Tensor], name_of: Callable[[int], str]) -> None:
+def refuse_non_finite(
+    gradients: Sequence[Tensor], name_of: Callable[[int], str], anywhere: Callable[[bool], bool] = bool
+) -> None:
     """Raise `NonFinite` if a gradient in main memory has a NaN or infinite value.
 
     On a GPU this question would make every step wait for the device, so it is not asked there.
@@ -257,19 +259,22 @@ def refuse_non_finite(gradients: Sequence[Tensor], name_of: Callable[[int], str]
     Args:
         gradients: all gradients.
         name_of: returns what to call the gradient of a position.
+        anywhere: returns whether what holds here holds in any process, each of which may have other gradients.
     """
     sums = [values.sum() for values in gradients if values.device.type == "cpu"]
-    if all(map(math.isfinite, map(float, sums))):  # one value that is not finite would make the sum so
+    suspicious = not all(map(math.isfinite, map(float, sums)))  # one value that is not finite would make the sum so
+    if not sums or not anywhere(suspicious):
         return
     spoiled = [
         position
         for position, values in enumerate(gradients)
         if values.device.type == "cpu" and not torch.isfinite(values).all()
     ]
-    if not spoiled:  # a sum of large numbers overflows, though each of them is finite
+    if not anywhere(bool(spoiled)):  # a sum of large numbers overflows, though each of them is finite
         return
+    name = name_of(spoiled[0]) if spoiled else "a weight, of which another process has a piece,"
     raise NonFinite(
-        f"the gradient of {name_of(spoiled[0])} has NaN or infinite values, and the optimizer has changed nothing; "
+        f"the gradient of {name} has NaN or infinite values, and the optimizer has changed nothing; "
         "look at the loss, lower the learning rate or, in half precision, scale the loss with torch.amp.GradScaler, "
         "which leaves such steps out"
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leanbayes._ops import mirrored
 from leanbayes._ops.normal import draw, fill, has_kernel, pull_back, scale, seed_of, shift
+from leanbayes._sharding import is_piece, piece_of
 
 __all__ = ["mirrored_normal", "normal_and_sums", "shifted_normal", "standard_normal"]
 
@@ -19,7 +20,14 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
 
     >>> standard_normal((2, 3), torch.zeros(1), torch.Generator().manual_seed(0)).shape
     torch.Size([2, 3])
+
+    Of a weight that is cut into pieces, every process draws the whole noise and takes its piece of it. So the processes
+    must have generators in the same state, and the noise is that of the whole weight in one process.
     """
+    if is_piece(like):
+        plain = torch.empty((), dtype=like.dtype, device=like.device).expand(like.shape)
+        noise: Tensor = piece_of(standard_normal(shape, plain, generator), like)
+        return noise
     if has_kernel(like, math.prod(shape)):
         return fill(torch.empty(shape), seed_of(generator))
     if generator is None:  # ONNX has no form of the operation that takes a generator, not even None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from leanbayes._arrays import dtype_of, tensors_of
 from leanbayes._calls import Inputs, prediction_tensor, require_function, require_generator, take
 from leanbayes._calls import batch_size as size_of
+from leanbayes._sharding import refuse_sharded
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian, refuse_random_parts
 from leanbayes.errors import InputError, NonFinite, UnknownName
@@ -91,6 +92,7 @@ def predict(
     """
     likelihood = Categorical() if likelihood is None else require_likelihood(likelihood)
     model = unwrap(model)
+    refuse_sharded(model, "a prediction")
     require_generator(generator)
     require_function("output", output)
     if not isinstance(model, Predictor):

@@ -41,6 +41,7 @@ class Covariance(OnePass):
     """
 
     name: ClassVar[str] = "covariance"
+    crosses_shards: ClassVar[bool] = False
     limit: float = 2.0
 
     def __post_init__(self) -> None:

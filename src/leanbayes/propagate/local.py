@@ -43,6 +43,7 @@ class Local(Propagation):
     """
 
     name: ClassVar[str] = "local"
+    works_on_pieces: ClassVar[bool] = True
 
     def stand_ins(
         self,

@@ -38,6 +38,7 @@ class Mirrored(Propagation):
 
     name: ClassVar[str] = "mirrored"
     differs_within_batch: ClassVar[bool] = True
+    works_on_pieces: ClassVar[bool] = True
 
     @property
     def for_prediction(self) -> Propagation:

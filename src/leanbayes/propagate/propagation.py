@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, map_tensors, prediction_tensor
 from leanbayes._catalogue import Catalogue
+from leanbayes._sharding import is_piece
 from leanbayes.errors import InputError
 from leanbayes.posteriors import Family, RandomWeight
 from leanbayes.propagate.last_layer import nll_of_last_layer
@@ -95,6 +96,19 @@ class Propagation(ABC):
     `leanbayes.predict` may then write the samples into memory that it uses again, and compute many of them with `vmap`.
     """
 
+    works_on_pieces: ClassVar[bool] = False
+    """Whether the stand-ins also take the place of DTensors, so that tensor parallelism can share a product.
+
+    Under another propagation every process gathers the weights of such a layer and computes the whole layer.
+    """
+
+    crosses_shards: ClassVar[bool] = True
+    """Whether the tensors of a pass may enter and leave a module that ``fully_shard`` has sharded.
+
+    Hooks of torch follow the gradients of such tensors. Tensors of an own kind need a method ``apart``, which returns a
+    dataclass of plain tensors with a method ``together``; see `leanbayes.propagate.moments.MomentTensor`.
+    """
+
     @abstractmethod
     def stand_ins(self, weights: Weights, model: nn.Module, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Make the tensors that take the place of the random weights in one pass.
@@ -148,6 +162,11 @@ class Propagation(ABC):
             generator: the source of all random numbers.
             output: picks the tensor that is scored from what the model returns.
         """
+        if last_layer_samples > 1 and any(is_piece(weight.mean) for weight in weights.values()):
+            raise InputError(
+                "many draws of the last layer need whole weights, and those of this model are sharded; leave "
+                "last_layer_samples 1, or shard the loss as one module, fully_shard(lb.Objective(...)), alone"
+            )
         if last_layer_samples > 1 and not bnn.held:
             draws = [
                 nll_of_last_layer(self, bnn, weights, x, y, likelihood, last_layer_samples, generator, output)

@@ -21,6 +21,7 @@ class Sample(Propagation):
 
     name: ClassVar[str] = "sample"
     plain_draws: ClassVar[bool] = True
+    works_on_pieces: ClassVar[bool] = True
 
     def stand_ins(
         self,

@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_map
 
 from leanbayes._ops.questions import QUESTIONS
 from leanbayes._ops.sparse_tensor import SparseTensor
+from leanbayes._sharding import is_piece
 from leanbayes.posteriors import RandomWeight
 from leanbayes.propagate.dispatch import leaves_of
 from leanbayes.propagate.registry import Registry
@@ -127,7 +128,12 @@ class _TracedStandIn(StandIn):
 def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Generator | None) -> StandIn:
     """Make a stand-in for ``weight`` under ``rules``."""
     mean = weight.mean
-    like = mean.stored.new_zeros(()).expand(mean.shape) if isinstance(mean, SparseTensor) else mean.detach()
+    if isinstance(mean, SparseTensor):
+        like = mean.stored.new_zeros(()).expand(mean.shape)
+    elif is_piece(mean):
+        like = torch.empty((), dtype=mean.dtype, device=mean.device).expand(mean.shape)
+    else:
+        like = mean.detach()
     stand_in: StandIn
     if torch.compiler.is_compiling():  # the mean has no values then, and a tensor of another class cannot be made of it
         stand_in = torch.Tensor._make_wrapper_subclass(

@@ -8,6 +8,7 @@ from leanbayes.train.loop import fit
 from leanbayes.train.norms import fix_statistics, has_statistics
 from leanbayes.train.options import Checkpointing, Optimization
 from leanbayes.train.schedules import SCHEDULES, NamedSchedule
+from leanbayes.train.sharded import load_sharded, save_sharded
 
 __all__ = [
     "SCHEDULES",
@@ -26,4 +27,6 @@ __all__ = [
     "fit",
     "fix_statistics",
     "has_statistics",
+    "load_sharded",
+    "save_sharded",
 ]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from leanbayes._files import read_tensors, sweep, write_tensors
 from leanbayes._passes import exclusive
+from leanbayes._sharding import piece_of, whole
 from leanbayes.errors import DamagedCheckpoint, FileError, ForeignFile, LeanBayesError, NewerFile
 from leanbayes.train.history import Epoch
 from leanbayes.train.random_states import RandomStates
@@ -63,8 +64,15 @@ class Checkpoints:
         """Return the checkpoints, oldest first, without those that are damaged."""
         return sorted(path for path in self.folder.glob("step-*.safetensors") if path not in self.damaged)
 
-    def save(self, training: Training, step: int) -> None:
-        """Write a checkpoint, then remove those that are no longer needed."""
+    def save(self, training: Training, step: int, *, writes: bool = True) -> None:
+        """Write a checkpoint, then remove those that are no longer needed.
+
+        Args:
+            training: what is saved. Where its tensors are sharded, all processes must call this method, because the
+                whole tensors are gathered from their pieces.
+            step: how many steps are done.
+            writes: whether this process writes the file; the others only give their pieces.
+        """
         tensors = {f"module.{name}": value for name, value in module_state(training.modules).items()}
         optimizer = training.optimizer.state_dict()
         numbers: dict[str, dict[str, Any]] = {}
@@ -89,7 +97,9 @@ class Checkpoints:
             "schedule": None if training.schedule is None else _plain(training.schedule.state_dict()),
             "python": python,
         }
-        unique = {name: value.detach().contiguous().clone() for name, value in (tensors | states).items()}
+        unique = _whole_copies(tensors | states, keep=writes)
+        if not writes:
+            return
         path = self.folder / _NAME.format(step)
         write_tensors(path, unique, header)
         for old in [*self.files()[: -self.keep], *(bad for bad in self.damaged if bad != path)]:
@@ -120,7 +130,7 @@ class Checkpoints:
             weights = {name: tensors[f"module.{name}"] for name in names}
             _check_shapes(names, weights)
             with exclusive(training.modules):
-                training.modules.load_state_dict(weights, strict=False)
+                _load(training.modules, weights)
             state: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in header["numbers"].items()}
             for name, value in tensors.items():
                 kind, _, entry = name.partition(".")
@@ -131,13 +141,16 @@ class Checkpoints:
                     if entry in training.notes:
                         _check_shapes({entry: training.notes[entry]}, {entry: value})
                     training.notes[entry] = value
+            parameters = [one for group in training.optimizer.param_groups for one in group["params"]]
+            for index_, entries in state.items():
+                state[index_] = {key: piece_of(value, parameters[index_]) for key, value in entries.items()}
             training.optimizer.load_state_dict({"state": state, "param_groups": header["groups"]})
             if training.schedule is not None:
                 training.schedule.load_state_dict(header["schedule"])
             training.progress.update(progress)
             random = {name: value for name, value in tensors.items() if name.startswith("random.")}
             return RandomStates.unpacked(header["python"], random)
-        except (KeyError, ValueError, RuntimeError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, RuntimeError, TypeError) as error:
             if isinstance(error, LeanBayesError):
                 raise
             raise ForeignFile(
@@ -180,8 +193,9 @@ class Best:
         """Remember the weights of this epoch as they are; of several processes one writes the file."""
         if self.path is None:
             self.memory = {name: value.detach().clone() for name, value in module_state(self.module).items()}
-        elif self.writes:
-            tensors = {name: value.detach().clone() for name, value in module_state(self.module).items()}
+            return
+        tensors = _whole_copies(module_state(self.module), keep=self.writes)
+        if self.writes:
             write_tensors(self.path, tensors, {"kind": "best", "format": FORMAT, "epoch": epoch})
 
     def bring_back(self, epoch: int) -> None:
@@ -201,7 +215,26 @@ class Best:
                     f"{self.path} belongs to another training ({error}); remove the folder and train again"
                 ) from error
         with exclusive(self.module):
-            self.module.load_state_dict(tensors, strict=False)
+            _load(self.module, tensors)
+
+
+@torch.no_grad()
+def _whole_copies(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """Return a copy of each tensor, gathered one after the other where it is sharded, or nothing if not to keep."""
+    copies: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        gathered = whole(value.detach())
+        if keep:
+            copies[name] = gathered.contiguous().clone()
+    return copies
+
+
+def _load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Write whole tensors into a module; where a parameter is sharded, each process takes its piece."""
+    ours = module_state(module)
+    module.load_state_dict(
+        {name: piece_of(tensors[name], ours[name]) for name in tensors if name in ours}, strict=False
+    )
 
 
 def module_state(module: nn.Module) -> dict[str, Tensor]:

@@ -8,11 +8,13 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from leanbayes._calls import Split, prediction_tensor, require_function
 from leanbayes._passes import exclusive
+from leanbayes._sharding import whole
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.dice import DiceTerm
@@ -24,7 +26,7 @@ from leanbayes.optim import OPTIMIZERS, OptimizerBuilder, Problem
 from leanbayes.subspace import Rewire
 from leanbayes.train.batches import describe_data, mix, number_of_batches, number_of_examples, refuse_unrepeatable
 from leanbayes.train.callbacks import Callback, Callbacks
-from leanbayes.train.checkpoint import Best, Checkpoints, Training
+from leanbayes.train.checkpoint import Best, Checkpoints, Training, module_state
 from leanbayes.train.data import Reading, as_batches
 from leanbayes.train.fingerprint import (
     Fingerprint,
@@ -182,20 +184,29 @@ def fit(
         rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
         fingerprint = None
         if checkpoint is not None:
-            whole: dict[str, Any] = {"epochs": epochs, "batches": batches, "seed": seed, "processes": runner.number}
-            whole |= _settings(objective, optimization, chosen, rates, weights, rewire, epochs * batches)
-            whole |= {"precision": runner.precision}
+            settings: dict[str, Any] = {"epochs": epochs, "batches": batches, "seed": seed, "processes": runner.number}
+            settings |= _settings(objective, optimization, chosen, rates, weights, rewire, epochs * batches)
+            settings |= {"precision": runner.precision} | ({"sharded": True} if runner.shards else {})
             if batch is not None or continues:  # left out otherwise, as in the checkpoints of earlier versions
-                whole |= {"batch": described(batch), "steps_per_epoch": steps_per_epoch}
-            fingerprint = Fingerprint.of(whole | _data(train, validate, seed, checkpoint), runner.device)
+                settings |= {"batch": described(batch), "steps_per_epoch": steps_per_epoch}
+            fingerprint = Fingerprint.of(settings | _data(train, validate, seed, checkpoint), runner.device)
+        trained = objective
+        wrapped: nn.Module
         with exclusive(model):
-            wrapped, chosen = runner.prepare(objective, chosen)
+            if runner.shards:  # the optimizer holds pieces, so it is built of them
+                _refuse_whole_weights(optimization, rewire)
+                trained = runner.shard(objective)
+                wrapped = trained
+                chosen = _optimizer(trained, optimization, epochs * batches, float(weights(0.0)))
+                rates = (rate_schedule(schedule) if isinstance(schedule, str) else schedule)(chosen, epochs * batches)
+            else:
+                wrapped, chosen = runner.prepare(objective, chosen)
         notes = {} if (start := log_scales(model)) is None else {"scales": start}
         hold = optimization.hold_statistics
         run = TrainingRun(
-            objective=objective,
+            objective=trained,
             wrapped=wrapped,
-            training=Training(objective, chosen, rates, new_progress(), notes),
+            training=Training(trained, chosen, rates, new_progress(), notes),
             engine=runner,
             data=train,
             epochs=epochs,
@@ -218,7 +229,10 @@ def fit(
         noted |= {"optimizer": type(chosen).__name__, "precision": runner.precision}
         try:
             with watching.opened(noted):
-                return _train(run, epochs, optimization.patience, validate)
+                history = _train(run, epochs, optimization.patience, validate)
+            if trained is not objective:
+                _write_back(trained, objective)
+            return history
         finally:
             run.close()
 
@@ -265,6 +279,26 @@ def _train(run: TrainingRun, epochs: int, patience: int | None, validate: Iterab
         warn_if_still(scales, owned=not run.objective.with_kl)
     rows = [Epoch(**row) for row in progress["epochs"]]
     return History(rows, progress["best"], scales, progress["stopped"])
+
+
+@torch.no_grad()
+def _write_back(trained: Objective, objective: Objective) -> None:
+    """Write the weights of a sharded copy into the model of the user, one tensor after the other."""
+    theirs = module_state(trained)
+    with exclusive(objective):
+        for name, value in module_state(objective).items():
+            value.copy_(whole(theirs[name]))
+
+
+def _refuse_whole_weights(optimization: Optimization, rewire: Rewire | None) -> None:
+    """Raise if a setting needs whole weights in every process, which a sharded training does not have."""
+    if isinstance(optimization.optimizer, Optimizer):
+        raise InputError(
+            "fit shards the weights and must build the optimizer afterwards, from the pieces; give its name, such as "
+            'optimizer="ivon", its settings, such as lb.optim.NaturalGradients(...), or a function of parameter groups'
+        )
+    if rewire is not None:
+        raise InputError("sparse weights that move need whole weights in every process; train without FSDP")
 
 
 def _paused(run: TrainingRun, reason: str) -> History:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import batch_size, call, map_tensors
+from leanbayes._sharding import is_sharded_module, local
+from leanbayes._wrappers import computed_inside
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite
 from leanbayes.objective import Objective
@@ -51,13 +53,19 @@ def validation_loss(
     losses: list[Tensor] = []
     finite_data: list[Tensor] = []
     count = 0
+
+    def loss_of(objective: Objective, pair: tuple[Any, Any]) -> Tensor:
+        returned = call(lambda *args, **kwargs: objective.model(*args, **kwargs, **options), pair[0])
+        return objective.likelihood.nll(objective.output(returned), pair[1]).double()
+
     with ordered(batches, mix(seed, "order")):
         for batch in batches:
             x, y = read(batch, device)
-            returned = call(lambda *args, **kwargs: objective.model(*args, **kwargs, **options), x)
-            losses.append(objective.likelihood.nll(objective.output(returned), y).double())
+            losses.append(computed_inside(objective, loss_of, (x, y)))
             finite_data.append(torch.stack([_finite(x, device), _finite(y, device)]))
             count += batch_size(x)
+    if is_sharded_module(objective):
+        objective.reshard()  # type: ignore[operator] # without a backward pass, torch keeps the weights that it gathered
     if not count:
         raise InputError("the validation set is empty; give at least one batch, or leave validate=None")
     score = torch.stack(losses).sum().item() / count
@@ -88,12 +96,13 @@ def culprit(module: nn.Module, inputs: Any = None, targets: Any = None, rates: I
     advice = "the learning rate" + ("" if largest is None else f" ({largest:g})")
     for name, parameter in module.named_parameters():
         short = name.removeprefix("model.")
-        if not torch.isfinite(parameter).all():
+        if not torch.isfinite(local(parameter.detach())).all():
             return (
                 f"the data are finite, and {short!r} has NaN or infinite values already, so {advice} is the likely "
                 "cause; lower it, or clip the gradients: Optimization(clip=1.0)"
             )
-    size = max((float(p.detach().abs().max()) for p in module.parameters() if p.numel()), default=0.0)
+    values = [local(parameter.detach()) for parameter in module.parameters()]
+    size = max((float(value.abs().max()) for value in values if value.numel()), default=0.0)
     if size > _LARGE or (largest or 0.0) > _LARGE:
         return (
             f"the data are finite, and weights have sizes up to {size:.3g}, so {advice} is the likely cause; lower it, "

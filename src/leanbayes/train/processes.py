@@ -1,6 +1,7 @@
 """Where a training runs: in one process by torch alone; in several, or in mixed precision, by accelerate."""
 
 import atexit
+import copy
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from leanbayes._sharding import is_sharded_module
+from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
+from leanbayes.objective import Objective
 from leanbayes.train.batches import one_order
 
 if TYPE_CHECKING:
@@ -29,15 +33,21 @@ class Engine(Protocol):
         index: the number of this process, from 0.
         number: how many processes there are.
         precision: the mixed precision, or "no".
+        shards: whether each process holds a piece of every weight. Then `fit` calls `shard` in place of `prepare`.
     """
 
     device: torch.device
     index: int
     number: int
     precision: str
+    shards: bool
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Put the objective on the device, and return it and the optimizer as training uses them."""
+        ...
+
+    def shard(self, objective: Objective) -> Objective:
+        """Return a copy of the objective, of whose weights each process holds a piece."""
         ...
 
     def share(self, batches: Iterable[Any]) -> Iterable[Any]:
@@ -54,6 +64,10 @@ class Engine(Protocol):
 
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean of a tensor over all processes."""
+        ...
+
+    def share_statistics(self, module: nn.Module) -> None:
+        """Give all processes the running statistics of the first one, where nothing else does."""
         ...
 
     def wait(self) -> None:
@@ -74,11 +88,15 @@ class OneProcess:
 
     def __init__(self, model: nn.Module) -> None:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.index, self.number, self.precision = 0, 1, "no"
+        self.index, self.number, self.precision, self.shards = 0, 1, "no", False
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Put what the likelihood learns beside the model."""
         return objective.to(self.device), optimizer
+
+    def shard(self, objective: Objective) -> Objective:
+        """Return the objective itself, since there is only one process."""
+        return objective
 
     def share(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Return all batches."""
@@ -95,6 +113,9 @@ class OneProcess:
     def mean(self, value: Tensor) -> Tensor:
         """Return the tensor, since there is only one process."""
         return value
+
+    def share_statistics(self, module: nn.Module) -> None:
+        """Do nothing."""
 
     def wait(self) -> None:
         """Return at once."""
@@ -116,11 +137,16 @@ class Accelerated:
         self.index: int = accelerator.process_index
         self.number: int = accelerator.num_processes
         self.precision = str(accelerator.mixed_precision)
+        self.shards = False
 
     def prepare(self, objective: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Wrap both as accelerate does."""
         wrapped, prepared = self.accelerator.prepare(objective, optimizer)
         return wrapped, prepared
+
+    def shard(self, objective: Objective) -> Objective:
+        """Return the objective itself, which accelerate wraps and does not shard."""
+        return objective
 
     def share(self, batches: Iterable[Any]) -> Iterable[Any]:
         """Return this process's part of each batch.
@@ -147,6 +173,9 @@ class Accelerated:
         mean: Tensor = self.accelerator.reduce(value, reduction="mean")
         return mean
 
+    def share_statistics(self, module: nn.Module) -> None:
+        """Do nothing: DistributedDataParallel shares the statistics at the start of each pass."""
+
     def wait(self) -> None:
         """Wait until every process is here."""
         self.accelerator.wait_for_everyone()
@@ -160,6 +189,52 @@ class Accelerated:
         """Bring back the state of the gradient scaler."""
         if self.accelerator.scaler is not None and state.get("scaler"):
             self.accelerator.scaler.load_state_dict(state["scaler"])
+
+
+class Sharded(Accelerated):
+    """Several processes of which each holds a piece of every weight: ``fully_shard`` of torch (FSDP2).
+
+    Accelerate joins the processes and shares the batches, and its configuration says which modules are sharded as units
+    of their own. This class calls ``fully_shard`` itself, because the scales of a module are sharded with its weights.
+
+    Args:
+        accelerator: joins the processes.
+        plugin: accelerate's configuration of FSDP.
+    """
+
+    def __init__(self, accelerator: "Accelerator", plugin: Any) -> None:
+        super().__init__(accelerator)
+        _check_plugin(plugin, self.precision)
+        self.plugin, self.shards = plugin, True
+
+    def shard(self, objective: Objective) -> Objective:
+        """Return a copy of the objective whose weights are sharded; the objective itself stays whole."""
+        from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        copied: Any = copy.deepcopy(objective)
+        core = copied.model
+        network = core.model if isinstance(core, Bayesian) else core
+        self.plugin.set_auto_wrap_policy(network)
+        policy = fsdp2_prepare_auto_wrap_policy(self.plugin, network)
+        mesh = init_device_mesh(self.device.type, (self.number,))
+        options = {"mesh": mesh, "reshard_after_forward": self.plugin.reshard_after_forward}
+        for module in reversed(list(network.modules())[1:]):  # the inner ones first
+            container = isinstance(module, nn.ModuleList | nn.ModuleDict)  # it has no forward, so nothing would gather
+            if policy is not None and not container and policy(module):
+                scales = core.scales_of(module) if isinstance(core, Bayesian) else []
+                fully_shard([module, *(one for one in scales if not is_sharded_module(one))], **options)
+        fully_shard(copied, mesh=mesh)
+        sharded: Objective = copied
+        return sharded
+
+    def share_statistics(self, module: nn.Module) -> None:
+        """Send the running statistics of batch norms from the first process to the others."""
+        for layer in module.modules():
+            if getattr(layer, "running_mean", None) is not None:
+                for value in layer.buffers(recurse=False):
+                    torch.distributed.broadcast(value, src=0)
 
 
 @contextmanager
@@ -220,7 +295,12 @@ def engine(model: nn.Module, mixed_precision: str | None, accelerator: "Accelera
             )
         if several and not joined_before:
             _leave_at_exit()
-        yield Accelerated(made)
+        if several and os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+            from accelerate.utils import FullyShardedDataParallelPlugin
+
+            yield Sharded(made, FullyShardedDataParallelPlugin())
+        else:
+            yield Accelerated(made)
 
 
 @cache
@@ -258,6 +338,27 @@ _HELD_BY_ACCELERATE = ("_models", "_optimizers", "_schedulers", "_dataloaders", 
 _WHOLE_WEIGHTS = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA")
 
 
+def _check_plugin(plugin: Any, precision: str) -> None:
+    """Raise if the configuration of FSDP asks for what `fit` does not do."""
+    if plugin.fsdp_version != 2:
+        raise InputError(
+            f"accelerate is configured for FSDP version {plugin.fsdp_version}, and fit shards by version 2: "
+            "accelerate launch --use_fsdp --fsdp_version 2"
+        )
+    asked = {
+        f"mixed_precision={precision!r}": precision != "no",
+        "fsdp_offload_params": type(plugin.cpu_offload).__name__ == "CPUOffloadPolicy",
+        "fsdp_activation_checkpointing": bool(plugin.activation_checkpointing),
+        "fsdp_ignored_modules": plugin.ignored_modules is not None,
+    }
+    for name, value in asked.items():
+        if value:
+            raise InputError(
+                f"fit shards weights in full precision and on one kind of device, and cannot follow {name} of the FSDP "
+                "configuration of accelerate; leave it out, or write a loop of your own (docs/sharded.md)"
+            )
+
+
 def _check_accelerator(accelerator: Any, mixed_precision: str | None) -> None:
     """Raise if `fit` cannot train with this Accelerator and keep what it promises."""
     if not hasattr(accelerator, "prepare") or not hasattr(accelerator, "backward"):
@@ -272,7 +373,8 @@ def _check_accelerator(accelerator: Any, mixed_precision: str | None) -> None:
     if kind not in _WHOLE_WEIGHTS:
         raise InputError(
             f"the Accelerator trains by {kind}, whose processes hold pieces of the weights, and a draw needs whole "
-            "weights; use an Accelerator without this plugin"
+            "weights; use an Accelerator without this plugin, or let fit shard the weights by itself: accelerate "
+            "launch --use_fsdp --fsdp_version 2, without accelerator="
         )
     if accelerator.gradient_accumulation_steps != 1:
         raise InputError(

@@ -9,6 +9,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
+from leanbayes._sharding import whole
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import ScalesDidNotMove
 from leanbayes.train.history import Scales
@@ -30,7 +31,7 @@ def log_scales(model: nn.Module) -> Tensor | None:
     if not trained:
         return None
     stride = -(-sum(rho.numel() for rho in trained) // _MOST)
-    scales = [model.posterior.spread(rho).flatten()[::stride].double() for rho in trained]
+    scales = [model.posterior.spread(whole(rho)).flatten()[::stride].double() for rho in trained]
     return torch.cat(scales).clamp_min(torch.finfo(torch.float64).tiny).log()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from leanbayes._calls import batch_size, take
 from leanbayes._passes import exclusive
+from leanbayes._sharding import local, same_for_all
 from leanbayes._wrappers import gradients_averaged_by_hand
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError, NonFinite, OtherTraining, UncheckedCheckpoint
@@ -154,9 +155,9 @@ class TrainingRun:
     def save(self) -> None:
         """Write a checkpoint; one process does it for all."""
         self.unread.read()
-        if self.store is not None and self.engine.index == 0:
+        if self.store is not None and (self.engine.index == 0 or self.engine.shards):
             self.progress |= {"sums": self.sums.tolist(), "engine": self.engine.state()}
-            self.store.save(self.training, self.progress["step"])
+            self.store.save(self.training, self.progress["step"], writes=self.engine.index == 0)
         self.engine.wait()
 
     def kl_weight(self) -> float:
@@ -198,6 +199,7 @@ class TrainingRun:
             self._check_order()
         self.unread.read()
         self._check_weights()
+        self.engine.share_statistics(self.objective)
         return stop
 
     @torch.no_grad()
@@ -274,6 +276,7 @@ class TrainingRun:
         if size < self.parts:
             raise InputError(f"a batch of {size} cannot be cut into {self.parts} parts; lower micro_batches")
         training.optimizer.zero_grad()
+        self.engine.share_statistics(self.objective)
         sums = self._new_sums()
         bounds = [size * part // self.parts for part in range(self.parts + 1)]
         for part in range(self.parts):
@@ -331,8 +334,10 @@ class TrainingRun:
     def _check_weights(self) -> None:
         """Raise an error if the last steps of an epoch, whose loss nobody has seen, spoiled the weights."""
         with exclusive(self.objective):  # the pass of another thread may have replaced the parameters
-            values = [parameter for parameter in self.objective.parameters() if parameter.numel()]
-        if values and not torch.stack([torch.isfinite(value).all() for value in values]).all():
+            parameters = list(self.objective.parameters())
+        values = [piece for parameter in parameters if (piece := local(parameter.detach())).numel()]
+        spoiled = bool(values) and not torch.stack([torch.isfinite(value).all() for value in values]).all()
+        if same_for_all(spoiled, parameters):
             raise NonFinite(f"{self._position()}, after the update: {culprit(self.objective, rates=self._rates())}")
 
     def _update(self) -> None:

@@ -133,6 +133,11 @@ class MomentTensor(Tensor):
         tensor._fill(weight.mean, None, INDEPENDENT, None)
         return tensor
 
+    def apart(self) -> "TakenApart":
+        """Return the plain tensors of which this one is made, for hooks of torch that follow gradients."""
+        expected, variance = _no_view(self.expected), _no_view(self.variance)
+        return TakenApart(expected, variance, self.compact, self.averages, _Opaque(self.setting))
+
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "MomentTensor":
         """Return the weight of this shape whose stored entries, at the flat positions ``index``, are this tensor."""
         assert self.weight is not None
@@ -216,6 +221,33 @@ class MomentTensor(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse operations that bypass the rules."""
         refuse_kernel(MomentTensor, func, args, kwargs)
+
+
+def _no_view(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy of a view: hooks of torch on a view are lost if somebody writes to its memory."""
+    return tensor if tensor._base is None else tensor.clone()
+
+
+class _Opaque:
+    """A setting, in which torch does not look for tensors."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+
+@dataclass(frozen=True)
+class TakenApart:
+    """The plain tensors of which a `MomentTensor` is made."""
+
+    expected: Tensor
+    variance: Tensor
+    correlations: Correlations
+    averages: Averages | None
+    opaque: _Opaque
+
+    def together(self) -> MomentTensor:
+        """Return a tensor of these moments."""
+        return MomentTensor.of(self.expected, self.variance, self.correlations, self.opaque.setting, self.averages)
 
 
 def expected_of(value: Any) -> Any:
