@@ -273,7 +273,7 @@ def refuse_other_noise(tensors: Iterable[Any], source: torch.Generator) -> None:
     """Raise in all processes if their random numbers would differ, though they hold pieces of the same weights."""
     first = next(tensor for tensor in tensors if is_piece(tensor))
     # The state of a generator lies in main memory, also if it is one of a GPU.
-    value = float(zlib.crc32(source.get_state().numpy().tobytes()))
+    value = float(zlib.crc32(bytes(source.get_state().tolist())))
     extremes = torch.tensor([value, -value], dtype=torch.float64, device=local(first).device)
     for axis in range(first.device_mesh.ndim):
         group = first.device_mesh.get_group(axis)
