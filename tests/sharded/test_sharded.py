@@ -134,6 +134,6 @@ def test_fit_shards_under_accelerate(optimizer: str, tmp_path: Path) -> None:
     weights = [load_file(tmp_path / name / "end") for name in ("one", "two")]
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5)
-    refused = fit("two", "-m", *launch.format(3).split())  # the checkpoints of two processes
+    refused = fit("two", "-m", *launch.format(4).split())  # the checkpoints of two processes
     assert refused.returncode
     assert "holds a training with {'processes': 2" in refused.stderr
