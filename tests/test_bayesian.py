@@ -304,10 +304,12 @@ def test_nothing_in_the_library_names_a_device() -> None:
     """
     pattern = re.compile(r"""\.(cpu|cuda)\(|device=["'](?!meta)|\.to\(["'](cpu|cuda)""")
     root = Path(lb.__file__).parent
+    on_the_host = {"_files.py", "onnx_file.py", "maps.py", "overlays.py", "reviews.py", "shown.py"}
+    on_the_host |= {"lesions.py", "segmentations.py"}  # scipy measures masks in main memory
     result = [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
         for path in sorted(root.rglob("*.py"))
-        if path.name not in ("_files.py", "onnx_file.py", "maps.py", "overlays.py", "reviews.py", "shown.py")
+        if path.name not in on_the_host
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(line)
     ]

@@ -199,7 +199,7 @@ def test_checkpoints_of_another_recipe_under_the_same_name_are_removed(
 ) -> None:
     """They stayed, so each later training under this name failed, because they belonged to another training."""
     with monkeypatch.context() as patch:
-        patch.setattr("leanbayes.lab.compare.run.judge", _no_memory)
+        patch.setattr("leanbayes.lab.compare.single.judge", _no_memory)
         failed = compare(tasks.classes(), {"x": parse("vi")}, tmp_path, ONE_SEED)
     assert failed["methods"][0]["error"] == "seed 0: RuntimeError: no memory"
     assert list((tmp_path / "checkpoints" / "x-0").rglob("step-*"))
