@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from leanbayes.errors import FileError, LeanBayesError
-from leanbayes.lab.processes import only_user_of, worker_processes
+from leanbayes.lab import processes
+from leanbayes.lab.processes import only_user_of, release_memory, worker_processes
 
 PARENT = """
 import os, sys, time
@@ -105,3 +107,29 @@ def test_a_killed_user_leaves_the_folder_free(tmp_path: Path) -> None:
     holder.communicate()
     with only_user_of(tmp_path):
         pass
+
+
+def test_memory_is_swept_only_where_the_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep over all objects takes longer than the training of a tiny network."""
+    sweeps: list[int] = []
+    monkeypatch.setattr("gc.collect", lambda: sweeps.append(1))
+    sizes = iter([100 << 20, 90 << 20, 91 << 20, 153 << 20, 155 << 20, 120 << 20, None, None])
+    monkeypatch.setattr(processes, "_resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(processes, "_kept", 0)
+    counts = []
+    for _ in range(5):
+        release_memory()
+        counts.append(len(sweeps))
+    assert counts == [1, 1, 1, 2, 3]  # at first; +1 MB; +63 MB; +65 MB; and always where the system does not tell
+
+
+def test_memory_of_a_large_tensor_is_given_back() -> None:
+    release_memory()
+    before = processes._resident_bytes()
+    if before is None:
+        pytest.skip("this system does not tell how much memory a process uses")
+    cycle: list[object] = [torch.ones(2**25)]  # 128 MB that only a sweep finds
+    cycle.append(cycle)
+    del cycle
+    release_memory()
+    assert (processes._resident_bytes() or 0) < before + 2**25

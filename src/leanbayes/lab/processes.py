@@ -126,12 +126,30 @@ def _holder(path: Path) -> str:
     return ""
 
 
+_WORTH = 2**26  # bytes of growth for which a sweep over all objects is worth its time
+_kept = 0  # the bytes in use after the last sweep
+
+
 def release_memory() -> None:
     """Give memory that is free in this process back to the system, where the C library can do so.
 
     The library of Linux keeps what was freed between blocks that are still in use. After the training on large images
-    this may be a gigabyte, on top of which the predictions would come.
+    this may be a gigabyte, on top of which the predictions would come. After the training of a tiny network it is
+    nothing, and a sweep over all objects may take longer than the training; so there is none if the process has hardly
+    grown since the last one.
     """
+    global _kept
+    if (before := _resident_bytes()) is not None and before < _kept + _WORTH:
+        return
     gc.collect()
     with suppress(OSError, AttributeError):  # other systems have no such function
         ctypes.CDLL(None).malloc_trim(0)
+    _kept = _resident_bytes() or 0
+
+
+def _resident_bytes() -> int | None:
+    """Return how much main memory this process uses; None where the system does not tell it."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
