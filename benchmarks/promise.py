@@ -76,6 +76,9 @@ class Experiment:
     split_by_seed: bool = False
 
 
+# A residual network with augmented images is far from fitted after 15 epochs, so it bears less noise: with the default
+# of 0.5 its validation NLL was 0.445, against 0.427 of the plain network with temperature.
+_CIFAR = ("lean:lr=0.004,noise=0.2", "lean:lr=0.004,noise=0.1", "lean:lr=0.008,noise=0.2")
 _TABLES = ("lean:lr=0.008", "lean:lr=0.016", "lean:lr=0.008,average=0.5")
 
 EXPERIMENTS = {
@@ -83,7 +86,9 @@ EXPERIMENTS = {
     "cnn-10k": Experiment("fashion-mnist", (10_000, 2_000, None), trial_cnn, 15, unseen="mnist"),
     "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 8, unseen="mnist"),
     "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 8, unseen="mnist"),
-    "cifar10": Experiment("cifar10", (None, None, None), cifar_resnet, 15, unseen="svhn-test", augment=True),
+    "cifar10": Experiment(
+        "cifar10", (None, None, None), cifar_resnet, 15, unseen="svhn-test", lean=_CIFAR, augment=True
+    ),
     "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
     "uci-concrete": Experiment("uci-concrete", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
     "uci-energy": Experiment("uci-energy", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
