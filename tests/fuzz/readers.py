@@ -1,6 +1,7 @@
 """Every reader of files, each with a whole file to damage and a call that reads it."""
 
 import gzip
+import io
 import json
 import random
 import shutil
@@ -30,6 +31,7 @@ from leanbayes.lab.data.sets.uci import _numbers
 from leanbayes.lab.models import model_named
 from leanbayes.lab.report.page import write_report
 from leanbayes.lab.report.read import read_comparison
+from leanbayes.lab.shards import cut, read_part
 from leanbayes.lab.tune.study import open_study
 from tests.fuzz.mutations import damage_bytes, damage_json, damage_text, forge_png, forge_tensors, forge_zip
 from tests.fuzz.nnunet_readers import nnunet
@@ -149,6 +151,22 @@ def _arrays(home: Path) -> dict[str, Reader]:
         for index in range(len(cases)):
             cases[index].image.sum()
 
+    archive = home / "samples.tar"
+    with tarfile.open(archive, "w") as tar:
+        for number in range(3):
+            buffer = io.BytesIO()
+            np.save(buffer, x[number][None])
+            member = tarfile.TarInfo(f"{number}.npy")
+            member.size = len(buffer.getvalue())
+            buffer.seek(0)
+            tar.addfile(member, buffer)
+
+    def samples() -> None:
+        for part in cut(archive, plan, 2):
+            cases = read_part(archive, part, plan)
+            for index in range(len(cases)):
+                cases[index].image.sum()
+
     def inner_idx(data: bytes, source: random.Random) -> bytes:
         return gzip.compress(damage_bytes(gzip.decompress(data), source))
 
@@ -158,6 +176,7 @@ def _arrays(home: Path) -> dict[str, Reader]:
         "npz, packed": Reader(packed, lambda: read(packed), damage_bytes),
         "lidc": Reader(lidc_file, lambda: lidc(home), forge_zip),
         "new arrays": Reader(new, new_cases, forge_zip),
+        "tar": Reader(archive, samples, damage_bytes),
         "idx": Reader(plain, lambda: read_idx(plain.with_suffix(".gz")), damage_bytes),
         "idx.gz": Reader(idx, lambda: read_idx(idx), damage_bytes),
         "idx.gz, inside": Reader(idx, lambda: read_idx(idx), inner_idx),
