@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from leanbayes.lab.jobs import Patience
 from tests.workers.small import QUICK, expected, log_of, run_worker
 
@@ -24,7 +26,8 @@ class Crowd:
     """Workers in places 0, 1, 2, …; when one is killed, a new one takes its place.
 
     Args:
-        work: what a worker does; it is forked, so this process must have no threads.
+        work: what a worker does. It is forked, and a fork that uses the threads of torch waits for ever, so each of
+            them has one thread.
         size: how many workers there are.
     """
 
@@ -35,6 +38,9 @@ class Crowd:
     asleep: dict[int, float] = field(default_factory=dict)
     stopped: int = 0
     ended_badly: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)
 
     def start(self, place: int) -> None:
         process = os.fork()
@@ -157,7 +163,8 @@ def check_all_done(folder: Path, number: int) -> dict[str, Any]:
         outcome = json.loads((done / key / "outcome.json").read_text())
         assert outcome["error"] is None
         assert outcome["result"] == result
-        assert sorted(path.name for path in (done / key).iterdir()) == ["outcome.json", "walk.txt"]
+        names = sorted(path.name for path in (done / key).iterdir())
+        assert names == ["outcome.json", "walk.txt"], (key, names)
         walk = (done / key / "walk.txt").read_text().splitlines()
         assert len(walk) == result["steps"]
         assert float(walk[-1]) == result["end"]

@@ -2,10 +2,12 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from leanbayes._files import _machine
 from leanbayes.errors import FileError, ForeignFile, InputError
 from leanbayes.lab.jobs import Job, Needs, Patience, Queue, is_full_disk
 from leanbayes.lab.jobs import queue as module
@@ -26,11 +28,16 @@ def test_a_worker_that_comes_back_publishes_nothing(tmp_path: Path) -> None:
     first = late.claim(ANY)
     assert first is not None
     (first.folder / "checkpoint").write_text("half")
+    (first.folder / "deep").mkdir()
+    begun = f".x.{_machine()}-{os.getppid()}-0123abcd.part"  # by a process that lives, and may be stopped
+    for folder in (first.folder, first.folder / "deep"):
+        (folder / begun).write_text("what was being written")
     quick.claim(ANY)  # the first look begins to watch
     second = quick.claim(ANY)
     assert second is not None
     assert second.lease.generation == 2
     assert (second.folder / "checkpoint").read_text() == "half"
+    assert sorted(path.name for path in second.folder.rglob("*")) == ["checkpoint", "deep"]
     assert not first.folder.exists()
     assert not first.publish({"by": "late"})
     assert second.publish({"by": "quick"})

@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from leanbayes._files import checksum, discard, write_text
+from leanbayes._files import checksum, discard, sweep, write_text
 from leanbayes.errors import FileError, ForeignFile, InputError
 from leanbayes.lab.jobs.job import Job, Needs, Outcome
 from leanbayes.lab.jobs.leases import Lease, Leases, Patience
@@ -189,6 +189,8 @@ class Queue:
                 path.rename(place)
                 for name in (_OUTCOME, ".lock"):
                     (place / name).unlink(missing_ok=True)
+                for folder in [place, *(inside for inside in place.rglob("*") if inside.is_dir())]:
+                    sweep(folder, alone=True)  # what the other had begun to write, though it may only be stopped
                 return True
         return False
 
