@@ -2,8 +2,8 @@
 
 Each process writes the pieces that it holds (`torch.distributed.checkpoint`), and any number of processes can read them
 again, each the pieces that it needs. A checkpoint is a folder that gets its name when it is whole, so a kill leaves
-either all of it or nothing with that name. The files are those of torch, which reads them with pickle: read only those
-that you trust.
+either all of it or nothing with that name. The files are those of torch; `leanbayes.train.sharded_files` reads them
+without running anything that they may hold.
 """
 
 import json
@@ -86,6 +86,8 @@ def load_sharded(folder: str | Path, module: nn.Module, optimizer: Optimizer) ->
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import load
 
+    from leanbayes.train.sharded_files import Planner, Reader
+
     files = _whole_ones(Path(folder))
     if not files:
         return None
@@ -96,7 +98,7 @@ def load_sharded(folder: str | Path, module: nn.Module, optimizer: Optimizer) ->
     state: dict[str, Any] = {"module": weights, "optimizer": states}
     try:
         with _one_process_is_meant():
-            load(state, checkpoint_id=newest)
+            load(state, storage_reader=Reader(newest), planner=Planner())
     except (RuntimeError, OSError, CheckpointException) as error:
         raise FileError(
             f"{newest} cannot be read ({_reason(error)}); remove it, and the one before it is used"
