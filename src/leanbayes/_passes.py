@@ -179,7 +179,7 @@ class LateTensors:
             tensors = self.made
         covered: list[_Covered] = []
         for name in part.names:
-            for home, key in part.places[name]:
+            for home, key in part.holders[name]:
                 covered.append((home, key, home._parameters[key]))
                 home._parameters[key] = tensors[name]  # type: ignore[assignment]
         _renew_flat_weights(covered)

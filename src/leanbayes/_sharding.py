@@ -130,7 +130,7 @@ def piece_of(value: Any, like: Any) -> Any:
     """Return a DTensor that is cut as ``like`` is, made of a tensor that every process has whole."""
     if not is_piece(like) or is_piece(value) or not isinstance(value, Tensor) or value.shape != like.shape:
         return value
-    starts, lengths = _place(like)
+    starts, lengths = _extent(like)
     piece = value
     for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         piece = piece.narrow(axis, start, length)
@@ -147,12 +147,12 @@ class Part:
     Attributes:
         module: the module to which ``fully_shard`` was applied.
         names: the random weights that it gathers, by name.
-        places: for each of them, the modules that hold it and the names under which they hold it.
+        holders: for each of them, the modules that hold it and the names under which they hold it.
     """
 
     module: nn.Module
     names: tuple[str, ...]
-    places: Mapping[str, tuple[tuple[nn.Module, str], ...]]
+    holders: Mapping[str, tuple[tuple[nn.Module, str], ...]]
 
 
 def parts_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Part]:
@@ -164,7 +164,7 @@ def parts_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Part]:
     names = {id(tensor): name for name, tensor in tensors.items() if is_piece(tensor)}
     if not names:
         return []
-    places: dict[str, list[tuple[nn.Module, str]]] = {}
+    holders: dict[str, list[tuple[nn.Module, str]]] = {}
     homes: dict[str, nn.Module] = {}
     sharded = {
         path: module for path, module in model.named_modules(remove_duplicate=False) if is_sharded_module(module)
@@ -180,13 +180,13 @@ def parts_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[Part]:
                 continue
             above = [home for home in sharded if home == path or not home or path.startswith(f"{home}.")]
             if above:
-                places.setdefault(name, []).append((module, key))
+                holders.setdefault(name, []).append((module, key))
                 homes[name] = sharded[max(above, key=len)]
     members: dict[int, list[str]] = {}
     for name, home in homes.items():
         members.setdefault(id(home), []).append(name)
     return [
-        Part(homes[inside[0]], tuple(inside), {name: tuple(places[name]) for name in inside})
+        Part(homes[inside[0]], tuple(inside), {name: tuple(holders[name]) for name in inside})
         for inside in members.values()
     ]
 
@@ -198,7 +198,7 @@ def piece_like(whole: Tensor, other: Any) -> Tensor:
     pieces, because torch takes the mean over processes of the gradients of weights that it has gathered, and each
     process has only that of its own piece.
     """
-    starts, lengths = _place(other)
+    starts, lengths = _extent(other)
     piece, pieces = whole, 1
     for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         if whole.shape[axis] != 1 and length != other.shape[axis]:
@@ -215,11 +215,7 @@ def sum_over_pieces(value: Tensor, like: Any) -> Tensor:
 
     The gradient is that of this process's own term: the others compute theirs, each for its own piece.
     """
-    total = value.detach().clone()
-    for axis, placement in enumerate(like.placements):
-        if placement.is_shard():
-            torch.distributed.all_reduce(total, group=like.device_mesh.get_group(axis))
-    return value + (total - value.detach())
+    return value + (_summed(value, like) - value.detach())
 
 
 def gathered_entries(tensor: Any, index: Tensor) -> Tensor:
@@ -230,18 +226,23 @@ def gathered_entries(tensor: Any, index: Tensor) -> Tensor:
     own, inside = _own_entries(tensor, index)
     values = local(tensor).flatten().index_select(0, own)
     spread: Tensor = values.new_zeros(index.numel()).index_put((inside,), values)
-    total = spread.detach().clone()
-    for axis, placement in enumerate(tensor.placements):
+    return spread + (_summed(spread, tensor) - spread.detach())
+
+
+def _summed(value: Tensor, like: Any) -> Tensor:
+    """Return the sum of a tensor over the processes that hold the pieces of ``like``, without gradients."""
+    total = value.detach().clone()
+    for axis, placement in enumerate(like.placements):
         if placement.is_shard():
-            torch.distributed.all_reduce(total, group=tensor.device_mesh.get_group(axis))
-    return spread + (total - spread.detach())
+            torch.distributed.all_reduce(total, group=like.device_mesh.get_group(axis))
+    return total
 
 
 def local_entries(whole: Tensor, like: Any) -> Tensor:
     """Return the entries of a vector that lie in this process's piece of ``like``; all of them if it is no DTensor."""
     if not is_piece(like):
         return whole
-    (start,), (length,) = _place(like)
+    (start,), (length,) = _extent(like)
     return whole.narrow(0, start, length)
 
 
@@ -287,7 +288,7 @@ def refuse_other_noise(tensors: Iterable[Any], source: torch.Generator) -> None:
 
 def _own_entries(tensor: Any, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return which entries of this process's flat piece lie at flat positions of the whole, and which positions."""
-    starts, lengths = _place(tensor)
+    starts, lengths = _extent(tensor)
     rest, stride = index.long(), tensor.numel()
     inside = torch.ones_like(rest, dtype=torch.bool)
     own = torch.zeros_like(rest)
@@ -300,7 +301,7 @@ def _own_entries(tensor: Any, index: Tensor) -> tuple[Tensor, Tensor]:
     return own.index_select(0, positions), positions
 
 
-def _place(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _extent(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return where this process's piece of a DTensor begins along each axis, and how long it is."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

@@ -19,17 +19,9 @@ from torch.nn.modules.conv import _ConvTransposeNd
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from leanbayes._calls import Inputs, call, call_with, require_generator
-from leanbayes._passes import LateTensors, exclusive, inside_pass
-from leanbayes._sharding import (
-    Part,
-    is_piece,
-    parts_of,
-    piece_of,
-    refuse_other_noise,
-    refuse_sharded,
-    whole,
-    whole_layers,
-)
+from leanbayes._passes import exclusive, inside_pass
+from leanbayes._sharded_passes import run_sharded
+from leanbayes._sharding import is_piece, piece_of, refuse_sharded
 from leanbayes._tracing import eager, inside_law, opaque, settings_of
 from leanbayes._wrappers import Pass, unwrap
 from leanbayes.errors import InputError
@@ -322,96 +314,14 @@ class Bayesian(nn.Module):
         args, kwargs = by.prepare(args), by.prepare(kwargs)
 
         def attempt() -> Any:
-            parts = parts_of(self.model, {name: weight.mean for name, weight in weights.items()})
-            if parts and not self.held:
-                tensors, late = self._sharded_tensors(weights, parts, by, generator)
-                return call_with(self.model, tensors, args, kwargs, late)
-            if any(is_piece(weight.mean) for weight in weights.values()) and not self.held:
-                return self._run_on_pieces(weights, args, kwargs, by, generator)
+            if not self.held and any(is_piece(weight.mean) for weight in weights.values()):
+                return run_sharded(self.model, weights, dict(self.parts()), (args, kwargs), by, generator)
             return call_with(self.model, self.tensors(weights, by, generator), args, kwargs)
 
         if by.plain_draws or isinstance(by, OnePass) or self.held:
             return attempt()
         with exclusive(self.model):
             return consistently(attempt, self.reuse, self.model, (args, kwargs), generator)
-
-    def _sharded_tensors(
-        self, weights: Weights, parts: list[Part], by: Propagation, generator: torch.Generator | None
-    ) -> tuple[dict[str, Tensor], LateTensors]:
-        """Make the tensors of a pass of which some must wait until torch has gathered their weights.
-
-        Plain draws come one after the other from one generator, in the order of the names. So the state of the
-        generator before each late draw is kept, and the draw is made from there: it is the same as without shards, and
-        the same again if a checkpoint computes it anew. Other stand-ins draw as they are used, in the order of the
-        pass.
-        """
-        if not by.crosses_shards:
-            raise InputError(
-                f"under {by} tensors cannot pass from one sharded module to the next; shard the loss as one module, "
-                "fully_shard(lb.Objective(...)), and none of its parts, or choose another propagation"
-            )
-        later = {name for part in parts for name in part.names}
-        tensors: dict[str, Tensor] = {}
-        states: dict[str, Tensor] = {}
-        if by.plain_draws:
-            for name, weight in weights.items():
-                if name not in later:
-                    tensors |= by.stand_ins({name: weight}, self.model, generator)
-                    continue
-                states[name] = _source(generator, weight.mean.device).get_state()
-                _skip_noise(weight, generator)
-        else:
-            tensors = by.stand_ins(
-                {n: weight for n, weight in weights.items() if n not in later}, self.model, generator
-            )
-
-        def make(part: Part) -> dict[str, Tensor]:
-            ready = {name: self._gathered(name, part) for name in part.names}
-            if not by.plain_draws:
-                return by.stand_ins(ready, self.model, generator)
-            made: dict[str, Tensor] = {}
-            for name, weight in ready.items():
-                source = torch.Generator(weight.mean.device)
-                source.set_state(states[name])
-                made |= by.stand_ins({name: weight}, self.model, source)
-            return made
-
-        again = not isinstance(by, OnePass)
-        return tensors, LateTensors(parts, make, generator, keep=not by.plain_draws, recomputable=again)
-
-    def _run_on_pieces(
-        self,
-        weights: Weights,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        by: Propagation,
-        generator: torch.Generator | None,
-    ) -> Any:
-        """Run a pass through a model whose layers are cut by tensor parallelism.
-
-        Where the propagation can, each process computes its share of a product. Otherwise the weights are gathered, and
-        each process computes the whole layer.
-        """
-        for name, weight in weights.items():
-            if is_piece(weight.mean) and weight.index is None and not is_piece(weight.rho):
-                raise InputError(
-                    f"{name!r} is cut by tensor parallelism, and its scales are not; call bnn.shard_scales() after "
-                    "parallelize_module, and build the optimizer afterwards"
-                )
-        if not vars(self).get("_same_noise"):  # asked once, because each answer takes a message between the processes
-            pieces = [weight.mean for weight in weights.values() if is_piece(weight.mean)]
-            refuse_other_noise(pieces, _source(generator, pieces[0].device))
-            vars(self)["_same_noise"] = True
-        whole_tensors = all(weight.index is None for weight in weights.values() if is_piece(weight.mean))
-        if by.works_on_pieces and whole_tensors and isinstance(self.posterior, Normal):
-            return call_with(self.model, by.stand_ins(weights, self.model, generator), args, kwargs)
-        gathered = {
-            name: RandomWeight(name, whole(weight.mean), weight.index, None, self.posterior, whole(weight.rho))
-            for name, weight in weights.items()
-        }
-        tensors = {name: whole(value) for name, value in self.model.named_parameters() if is_piece(value)}
-        with whole_layers(self.model):
-            return call_with(self.model, tensors | by.stand_ins(gathered, self.model, generator), args, kwargs)
 
     def shard_scales(self) -> None:
         """Cut the scales as their weights are cut, after ``parallelize_module`` has cut the weights of the model.
@@ -428,26 +338,6 @@ class Bayesian(nn.Module):
                     )
                 rho = piece_of(parts.rho.detach(), mean)
                 parts.rho = nn.Parameter(rho, requires_grad=parts.rho.requires_grad)
-
-    def _gathered(self, name: str, part: Part) -> RandomWeight:
-        """Return a random weight that torch has gathered for a part of the model that runs now."""
-        coordinates = self.coordinates[_key(name)]
-        assert isinstance(coordinates, Coordinates)
-        home, key = part.places[name][0]
-        mean, rho = home._parameters[key], coordinates()
-        assert mean is not None
-        if is_piece(mean):
-            raise InputError(
-                f"{name!r} is cut by tensor parallelism and sharded by fully_shard as well, which is not supported; "
-                "use one of the two"
-            )
-        if is_piece(coordinates.rho):  # torch has freed them again, or never gathered them
-            raise InputError(
-                f"the scales of {name!r} are sharded apart from their weight, and are not whole when the weight is "
-                "used: shard them with it, fully_shard([part, *bnn.scales_of(part)]), or leave them to "
-                "fully_shard(objective)"
-            )
-        return RandomWeight(name, mean, coordinates.index, None, self.posterior, rho)
 
     def scales_of(self, part: nn.Module) -> list[nn.Module]:
         """Return the modules that hold the scales of the random weights in a part of the model.
@@ -868,21 +758,6 @@ def _initial_rho(
     if not transposed:
         return posterior.initial(weights, generator)
     return posterior.initial(weights.transpose(0, 1), generator).transpose(0, 1).contiguous()
-
-
-def _source(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """The source of random numbers that draws on a device use."""
-    if generator is not None:
-        return generator
-    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
-
-
-def _skip_noise(weight: RandomWeight, generator: torch.Generator | None) -> None:
-    """Take the noise of a weight from the generator and throw it away."""
-    assert weight.rho is not None
-    shape = weight.mean.shape if weight.index is None else weight.rho.shape
-    like = torch.empty((), dtype=weight.mean.dtype, device=weight.mean.device).expand(shape)
-    weight.family.noise(like, None, generator)
 
 
 def _key(name: str) -> str:
