@@ -21,24 +21,12 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from harness import RESULTS, race, timing, write
-
-
-class Block(nn.Module):
-    """Two convolutions with batch norm around a shortcut."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
-        self.norm, self.last = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the shortcut and the two convolutions, added."""
-        return torch.relu(x + self.last(self.second(torch.relu(self.norm(self.first(x))))))
+from promise_networks import Residual
 
 
 def resnet(blocks: int, channels: int) -> nn.Module:
     """Return a small residual network."""
-    inner = [Block(channels) for _ in range(blocks)]
+    inner = [Residual(channels) for _ in range(blocks)]
     return nn.Sequential(
         nn.Conv2d(3, channels, 3, padding=1), *inner, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)
     )

@@ -1,11 +1,11 @@
-"""The networks that `benchmarks/promise.py` trains and the library does not have, and the images that it augments."""
+"""Networks that benchmarks train and the library does not have, and images that are changed at random."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-__all__ = ["Augmented", "cifar_resnet", "trial_cnn"]
+__all__ = ["Augmented", "Residual", "cifar_resnet", "trial_cnn"]
 
 
 def trial_cnn() -> nn.Module:

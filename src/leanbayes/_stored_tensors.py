@@ -164,7 +164,7 @@ def fill(module: nn.Module, stored: Mapping[str, str], tensors: StoredTensors) -
     """
     empty = any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
     if type(module).load_state_dict is not nn.Module.load_state_dict and not empty:
-        module.load_state_dict({name: tensors[place] for name, place in stored.items()})
+        module.load_state_dict({name: tensors[key] for name, key in stored.items()})
         return
     own: dict[str, Tensor] = {}
     for path, part in module.named_modules(remove_duplicate=False):
@@ -175,15 +175,15 @@ def fill(module: nn.Module, stored: Mapping[str, str], tensors: StoredTensors) -
     made: dict[Tensor, Tensor] = {}  # what takes the place of a tensor without memory
     rest = {}
     with torch.no_grad():
-        for name, place in stored.items():
+        for name, key in stored.items():
             value = own.get(name)
             if value is None:
-                rest[name] = tensors[place]
+                rest[name] = tensors[key]
             elif not value.is_meta:
-                tensors.read_into(place, value)
+                tensors.read_into(key, value)
             else:
                 if value not in made:
-                    made[value] = _with_memory(value, tensors[place].to(home(value)))
+                    made[value] = _with_memory(value, tensors[key].to(home(value)))
                 path, _, last = name.rpartition(".")
                 owner = module.get_submodule(path)
                 (owner._parameters if last in owner._parameters else owner._buffers)[last] = made[value]  # type: ignore[assignment]

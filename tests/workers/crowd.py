@@ -23,7 +23,7 @@ __all__ = ["Crowd", "check_all_done", "kills", "stopped"]
 
 @dataclass
 class Crowd:
-    """Workers in places 0, 1, 2, …; when one is killed, a new one takes its place.
+    """Workers in seats 0, 1, 2, …; when one is killed, a new one takes its seat.
 
     Args:
         work: what a worker does. It is forked, and a fork that uses the threads of torch waits for ever, so each of
@@ -42,52 +42,52 @@ class Crowd:
     def __post_init__(self) -> None:
         torch.set_num_threads(1)
 
-    def start(self, place: int) -> None:
+    def start(self, seat: int) -> None:
         process = os.fork()
         if process == 0:
             code = 1
             try:
-                self.work(place)
+                self.work(seat)
                 code = 0
             except BaseException:
                 traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(code)
-        self.processes[place] = process
+        self.processes[seat] = process
 
     def reap(self) -> None:
-        for place, process in list(self.processes.items()):
+        for seat, process in list(self.processes.items()):
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
-                del self.processes[place]
+                del self.processes[seat]
                 code = os.waitstatus_to_exitcode(status)
                 if code not in (0, -signal.SIGKILL):
                     self.ended_badly.append(code)
 
-    def kill(self, place: int) -> bool:
-        """Kill the worker of a place and start another; False if it had ended by itself."""
+    def kill(self, seat: int) -> bool:
+        """Kill the worker of a seat and start another; False if it had ended by itself."""
         self.reap()
-        process = self.processes.get(place)
+        process = self.processes.get(seat)
         if process is None:
             return False
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-        self.killed[place] += 1
-        self.start(place)
+        self.killed[seat] += 1
+        self.start(seat)
         return True
 
-    def stop(self, place: int, seconds: float) -> None:
-        """Stop the worker of a place; `wake` lets it go on when the time has come."""
-        os.kill(self.processes[place], signal.SIGSTOP)
-        self.asleep[place] = time.monotonic() + seconds
+    def stop(self, seat: int, seconds: float) -> None:
+        """Stop the worker of a seat; `wake` lets it go on when the time has come."""
+        os.kill(self.processes[seat], signal.SIGSTOP)
+        self.asleep[seat] = time.monotonic() + seconds
         self.stopped += 1
 
     def wake(self, now: float) -> None:
-        for place, end in list(self.asleep.items()):
+        for seat, end in list(self.asleep.items()):
             if end <= now:
-                del self.asleep[place]
-                os.kill(self.processes[place], signal.SIGCONT)
+                del self.asleep[seat]
+                os.kill(self.processes[seat], signal.SIGCONT)
 
     def wait(self, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
@@ -113,17 +113,17 @@ def kills(
 ) -> dict[str, Any]:
     """Do small jobs with workers of which each is killed at least once, and some are stopped for a while."""
     chance = random.Random(seed)
-    crowd = Crowd(lambda place: run_worker(folder, number, patience, pause), workers)
-    for place in range(workers):
-        crowd.start(place)
+    crowd = Crowd(lambda seat: run_worker(folder, number, patience, pause), workers)
+    for seat in range(workers):
+        crowd.start(seat)
     targets = list(range(workers)) + [chance.randrange(workers) for _ in range(workers // 2)]
     chance.shuffle(targets)
-    for turn, place in enumerate(targets):
+    for turn, seat in enumerate(targets):
         time.sleep(chance.uniform(0.0, 1.5 * number * pause / workers / len(targets)))
         crowd.wake(time.monotonic())
-        crowd.asleep.pop(place, None)
-        crowd.kill(place)
-        awake = [other for other in crowd.processes if other != place and other not in crowd.asleep]
+        crowd.asleep.pop(seat, None)
+        crowd.kill(seat)
+        awake = [other for other in crowd.processes if other != seat and other not in crowd.asleep]
         if turn < stops and awake:
             crowd.stop(chance.choice(awake), 1.5 * patience.silence)
     crowd.wait()
@@ -135,7 +135,7 @@ def kills(
 
 def stopped(folder: Path, number: int = 2, patience: Patience = QUICK) -> dict[str, Any]:
     """Stop a worker in the middle of a job for longer than its lease: another does the job, and the first drops it."""
-    crowd = Crowd(lambda place: run_worker(folder, number, patience, pause=0.5), 2)
+    crowd = Crowd(lambda seat: run_worker(folder, number, patience, pause=0.5), 2)
     crowd.start(0)
     while not any(words[0] == "begins" for words in log_of(folder)):
         time.sleep(0.01)

@@ -74,9 +74,9 @@ def _check(folder: Path, out: str, number: int) -> str:
 
 
 def _crowd(folder: Path, out: str, size: int, workers: int) -> tuple[Crowd, float]:
-    crowd = Crowd(lambda place: _predict(folder, out, size), workers)
-    for place in range(workers):
-        crowd.start(place)
+    crowd = Crowd(lambda seat: _predict(folder, out, size), workers)
+    for seat in range(workers):
+        crowd.start(seat)
     return crowd, time.monotonic()
 
 
@@ -92,9 +92,9 @@ def predict_with_kills(folder: Path, number: int, workers: int, size: int, kills
     crowd, began = _crowd(folder, "together", size, workers)
     targets = [turn % workers for turn in range(kills)]
     chance.shuffle(targets)
-    for place in targets:
+    for seat in targets:
         time.sleep(chance.uniform(0.3, 1.0) * alone / kills / 2)
-        crowd.kill(place)
+        crowd.kill(seat)
     crowd.wait()
     together = time.monotonic() - began
     assert not crowd.ended_badly, crowd.ended_badly

@@ -33,12 +33,12 @@ def jobs(number: int) -> list[Job]:
 
 def result_of(steps: int) -> tuple[list[float], dict[str, Any]]:
     chance = random.Random(steps)
-    place, walk = 0.0, []
+    position, walk = 0.0, []
     for _ in range(steps):
-        place += chance.gauss(0, 1)
-        walk.append(place)
+        position += chance.gauss(0, 1)
+        walk.append(position)
     text = "\n".join(map(repr, walk))
-    return walk, {"steps": steps, "end": place, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    return walk, {"steps": steps, "end": position, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def expected(number: int) -> dict[str, dict[str, Any]]:
@@ -69,17 +69,17 @@ def run_worker(
     queue.add(jobs(number))
     me = queue.leases.worker
 
-    def do(job: Job, place: Path) -> dict[str, Any]:
+    def do(job: Job, attempt: Path) -> dict[str, Any]:
         note(folder, "begins", job.key, me)
         walk, result = result_of(job.payload["steps"])
         if scratch is not None:
             write_bytes(scratch / me, bytes(2**20))
             (scratch / me).unlink()
         half = len(walk) // 2
-        write_text(place / "first.txt", "\n".join(map(repr, walk[:half])))
+        write_text(attempt / "first.txt", "\n".join(map(repr, walk[:half])))
         time.sleep(pause * (0.5 + random.random()))
-        write_text(place / "walk.txt", "\n".join(map(repr, walk)))
-        (place / "first.txt").unlink()
+        write_text(attempt / "walk.txt", "\n".join(map(repr, walk)))
+        (attempt / "first.txt").unlink()
         return result
 
     with queue.leases.living():

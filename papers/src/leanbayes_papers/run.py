@@ -192,7 +192,7 @@ def _by_crew(
     by_key = {work.file.stem: work for work in works}
     queue = Queue(folder, {"format": FORMAT, "study": study.name, "jobs": sorted(by_key)}, patience=crew.patience)
 
-    def do(job: QueueJob, place: Path) -> dict[str, Any]:  # noqa: ARG001
+    def do(job: QueueJob, attempt: Path) -> dict[str, Any]:  # noqa: ARG001
         with _one_thread():
             return _row(by_key[job.key], full_disk_counts=False)
 

@@ -56,7 +56,7 @@ class Bars:
         self.key: tuple[str, int, str] | None = None
         self.words = ""
         self.since = time.monotonic()
-        self.told = -_PAUSE
+        self.last_shown = -_PAUSE
 
     def track(self, items: Sequence[T], what: str) -> Iterator[T]:
         """Show a bar while somebody goes through a sequence, and remove it at the end."""
@@ -76,8 +76,8 @@ class Bars:
         """Show how far the work is, in words, in the place of what was told before."""
         if self.lines:
             now = time.monotonic()
-            if now - self.told >= _PAUSE:
-                self.told = now
+            if now - self.last_shown >= _PAUSE:
+                self.last_shown = now
                 self._print(f"leanbayes: {text}")
             return
         if self.loss is None:

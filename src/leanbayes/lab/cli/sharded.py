@@ -83,10 +83,10 @@ def predict_shards(
     _check_folder(folder, shards, manifest, identity)
     queue = Queue(folder / "queue", identity, patience=crew.patience, done=shards)
 
-    def do(job: Job, place: Path) -> dict[str, Any]:
+    def do(job: Job, attempt: Path) -> dict[str, Any]:
         cases = read_part(inputs, job.payload, model.preparation)
-        predicted = predict_cases(model, cases, place, _seed_of(seed, job.key))
-        write_bytes(place / "predictions.csv", predicted.table.encode())
+        predicted = predict_cases(model, cases, attempt, _seed_of(seed, job.key))
+        write_bytes(attempt / "predictions.csv", predicted.table.encode())
         return {
             "inputs": len(cases),
             "predictions_sha256": hashlib.sha256(predicted.table.encode()).hexdigest(),

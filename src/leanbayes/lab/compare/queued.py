@@ -46,9 +46,9 @@ def compare_by_crew(
     runs = {_key(name, seed): (name, seed) for seed in seeds for name in recipes}
     nets: dict[int, dict[Any, Any]] = {}  # recipes of one seed share the plain networks that they start from
 
-    def do(job: Job, place: Path) -> dict[str, Any]:
+    def do(job: Job, attempt: Path) -> dict[str, Any]:
         name, seed = runs[job.key]
-        record = Record(place, header, {name: recipes[name]})
+        record = Record(attempt, header, {name: recipes[name]})
         watching = Watching(watch, name, seed)
         if seed not in nets:
             nets.clear()
@@ -59,7 +59,7 @@ def compare_by_crew(
             if not record.has(name, seed):
                 train_and_judge(record, name, recipes[name], task, run, samples, about)
         except (LeanBayesError, RuntimeError, ValueError, ImportError, OSError) as error:
-            if is_full_disk(error) or not place.is_dir():
+            if is_full_disk(error) or not attempt.is_dir():
                 raise  # this says nothing about the method
             record.fail(name, recipes[name], seed, error)
         return {"method": name, "seed": seed}
@@ -89,7 +89,7 @@ def compare_by_crew(
                     if outcome.error is not None:
                         name, seed = runs[key]
                         record.fail(name, recipes[name], seed, LeanBayesError(outcome.error))
-                record.order = {run: place for place, run in enumerate(runs.values())}
+                record.order = {run: position for position, run in enumerate(runs.values())}
                 record.header = record.header | {"jobs": [outcome.summary() for outcome in outcomes.values()]}
                 return record.write_results()
     raise AssertionError("a crew that collects returns above")

@@ -123,7 +123,7 @@ class Record:
     def results(self) -> dict[str, Any]:
         """Return all runs as one record, with tests between methods over several seeds, and a recommendation."""
         methods: dict[str, dict[str, Any]] = {}
-        for run in sorted(self.runs.values(), key=self._place):
+        for run in sorted(self.runs.values(), key=self._position):
             row = methods.setdefault(
                 run["name"],
                 {
@@ -153,7 +153,7 @@ class Record:
         plain: dict[str, Any] = _plain(results)
         return plain
 
-    def _place(self, run: Mapping[str, Any]) -> tuple[int, str]:
+    def _position(self, run: Mapping[str, Any]) -> tuple[int, str]:
         return self.order.get((run["name"], run["seed"]), -1), run["finished"]
 
     def write_results(self) -> dict[str, Any]:

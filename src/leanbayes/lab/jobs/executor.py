@@ -9,14 +9,15 @@ through the entry-point group "leanbayes.executors".
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from leanbayes._catalogue import Catalogue
-from leanbayes.errors import InputError, UnknownName
+from leanbayes.errors import InputError, MissingPackage, UnknownName
 from leanbayes.lab.jobs.job import Needs
 
-__all__ = ["EXECUTORS", "Executor", "Order", "Plan", "Workers", "plan_of"]
+__all__ = ["EXECUTORS", "Executor", "Order", "Plan", "Workers", "cluster_package", "plan_of"]
 
 _OF_ALL = ("workers", "cores", "memory", "gpus")
 
@@ -32,6 +33,14 @@ class Workers(Protocol):
 
     def stop(self) -> None:
         """End those that still live."""
+
+
+def cluster_package(name: str, executor: str) -> Any:
+    """Import the package that an executor needs, or say how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingPackage.of(f"--executor {executor}", name, "cluster") from error
 
 
 @dataclass(frozen=True)

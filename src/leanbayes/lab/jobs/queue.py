@@ -153,11 +153,11 @@ class Queue:
         if not self.leases.take(last.next):
             return None
         lease, deaths = last.next, self.leases.deaths(last.next)
-        place = self.folder / "attempts" / f"{lease.name}.{self.leases.worker}"
-        claim = Claim(self, job, lease, place, time.perf_counter(), time.process_time())
+        attempt = self.folder / "attempts" / f"{lease.name}.{self.leases.worker}"
+        claim = Claim(self, job, lease, attempt, time.perf_counter(), time.process_time())
         try:
-            if not self._inherit(lease, place):
-                place.mkdir()
+            if not self._inherit(lease, attempt):
+                attempt.mkdir()
         except FileNotFoundError:
             return None  # the queue is finished and gone
         except OSError:
@@ -176,20 +176,20 @@ class Queue:
             return None
         return claim
 
-    def _inherit(self, lease: Lease, place: Path) -> bool:
+    def _inherit(self, lease: Lease, attempt: Path) -> bool:
         """Move what earlier workers have written for a job to the folder of its new worker."""
         attempts: list[tuple[int, Path]] = []
-        for path in place.parent.iterdir():
+        for path in attempt.parent.iterdir():
             name, _, _ = path.name.rpartition(".")
             key, _, generation = name.rpartition(".")
             if key == lease.key and generation.isdigit() and int(generation) < lease.generation:
                 attempts.append((int(generation), path))
         for _, path in sorted(attempts, reverse=True):
             with suppress(FileNotFoundError):
-                path.rename(place)
+                path.rename(attempt)
                 for name in (_OUTCOME, ".lock"):
-                    (place / name).unlink(missing_ok=True)
-                for folder in [place, *(inside for inside in place.rglob("*") if inside.is_dir())]:
+                    (attempt / name).unlink(missing_ok=True)
+                for folder in [attempt, *(inside for inside in attempt.rglob("*") if inside.is_dir())]:
                     sweep(folder, alone=True)  # what the other had begun to write, though it may only be stopped
                 return True
         return False

@@ -13,13 +13,16 @@ For classes, labels and pixels the choice is not always the width with the least
 there, logits are divided by a temperature above 1, which changes familiar and unfamiliar inputs alike. A wider
 posterior makes the predictions less sure too, but above all those for unfamiliar inputs. So the posterior is made wider
 instead, as long as the best temperature falls by it, but not below 1, and the NLL stays within half a percent of the
-least. Five LeNet-5, trained on 10,000 images of Fashion-MNIST and judged on 10,000 other training images, had the same
-NLL on average, and images of MNIST were told from theirs with an AUROC of 0.809 instead of 0.805, or of 0.896 instead
-of 0.889 by the epistemic part. For two networks with batch norm these were 0.865 instead of 0.864, and 0.919 instead of
-0.908, with an NLL of 0.272 instead of 0.271. These numbers are with passes without correlations, too:
+least.
 
-A pass of moments without correlations (``rank=0``), which costs little more than half of one with
-them, is taken unless the NLL of the other one is lower by more than half a percent.
+A pass of moments without correlations (``rank=0``) costs little more than half of one with them. It is taken unless the
+NLL of the other one is lower by more than half a percent.
+
+Both rules were tried together, against the least NLL and passes with correlations, in trials that no command repeats.
+Networks were trained on 10,000 images of Fashion-MNIST and judged on 10,000 other training images, with images of MNIST
+as unfamiliar ones. Five LeNet-5 kept their NLL of 0.310 on average, and the AUROC rose from 0.805 to 0.809, by the
+epistemic part from 0.889 to 0.896. For two networks with batch norm the NLL rose from 0.271 to 0.272, and the AUROC
+from 0.864 to 0.865, by the epistemic part from 0.908 to 0.919.
 """
 
 import math

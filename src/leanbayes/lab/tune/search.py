@@ -102,16 +102,16 @@ def tune(
     high = _high_is_better(search.metric, task, Run(search.budget, search.seed))
     identity = _identity(task, method, search, space) | {"about": dict(about or {})}
     header = {"kind": "tuning", "command": command, "study": study, "method": method} | identity
-    place = _Place(Path(storage), study, identity, "maximize" if high else "minimize")
+    study_file = _StudyFile(Path(storage), study, identity, "maximize" if high else "minimize")
     if crew is not None:
-        return _tune_by_crew(crew, place, task, search, space, header, out, watch)
-    if place.queue.exists():
+        return _tune_by_crew(crew, study_file, task, search, space, header, out, watch)
+    if study_file.queue.exists():
         raise FileError(
             f"workers share the trials of {storage}, or did so until they were killed; continue with --executor "
-            f"shared, or remove {place.queue} to do the trials again that were under way"
+            f"shared, or remove {study_file.queue} to do the trials again that were under way"
         )
     nets: dict[Any, Any] = {}  # trials share the plain networks that they start from
-    with place.open() as shared:
+    with study_file.open() as shared:
         record = _write_record(shared, space, header, high, out)
         _report_trials(watch, record, search.trials)
         while (claimed := shared.claim(search.trials, space.distributions(), search.seed)) is not None:
@@ -131,7 +131,7 @@ def tune(
 
 
 @dataclass(frozen=True)
-class _Place:
+class _StudyFile:
     """Where a study is: its file, its name, what it is about, and which values are better."""
 
     file: Path
@@ -151,7 +151,7 @@ class _Place:
 
 def _tune_by_crew(
     crew: Crew,
-    place: _Place,
+    study_file: _StudyFile,
     task: Task,
     search: Search,
     space: Space,
@@ -161,8 +161,8 @@ def _tune_by_crew(
 ) -> dict[str, Any]:
     """Do the trials as the jobs of a queue. A worker without a job draws the next trial, from all that are done."""
     nets: dict[Any, Any] = {}
-    place.file.parent.mkdir(parents=True, exist_ok=True)
-    queue = Queue(place.queue, place.identity, patience=crew.patience)
+    study_file.file.parent.mkdir(parents=True, exist_ok=True)
+    queue = Queue(study_file.queue, study_file.identity, patience=crew.patience)
 
     def do(job: Job, folder: Path) -> dict[str, Any]:  # noqa: ARG001
         run = Run(search.budget, search.seed, watch=_watcher(watch, job.payload["slot"]), nets=nets)
@@ -189,7 +189,7 @@ def _tune_by_crew(
                 return False
             if queue.jobs().keys() - queue.leases.newest().keys():
                 return True  # another worker has just added one
-            with place.open(slots()) as study:
+            with study_file.open(slots()) as study:
                 store(study)
                 claimed = study.claim(search.trials, space.distributions(), search.seed)
                 if claimed is None:
@@ -199,7 +199,7 @@ def _tune_by_crew(
         return True
 
     with crew.working(queue):
-        with queue.alone("study"), place.open(slots()) as study:
+        with queue.alone("study"), study_file.open(slots()) as study:
             ended = {row["trial"] for row in study.rows() if row["state"] in ("done", "failed")}
         earlier = len(ended.difference(slots()).intersection(range(search.trials)))
 
@@ -212,10 +212,10 @@ def _tune_by_crew(
 
         report(set())
         more = draw if crew.plan.executor.start is None else lambda: ended_now() < search.trials
-        with crew.collecting(queue, do, more=more, on_done=report) as is_first, place.open(slots()) as study:
+        with crew.collecting(queue, do, more=more, on_done=report) as is_first, study_file.open(slots()) as study:
             if is_first:
                 store(study)
-            return _write_record(study, space, header, place.direction == "maximize", out if is_first else None)
+            return _write_record(study, space, header, study_file.direction == "maximize", out if is_first else None)
     raise AssertionError("a crew that collects returns above")
 
 

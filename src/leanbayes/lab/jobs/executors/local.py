@@ -25,27 +25,27 @@ class _Processes:
         threads = max(1, (os.cpu_count() or 1) // count)
         self.environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | {PARENT: str(os.getpid())}
         self.replacements = 3 * count + order.jobs  # a worker that is killed before it does anything has no end
-        self.processes = {place: self._start(place) for place in range(count)}
+        self.processes = {number: self._start(number) for number in range(count)}
         self.failed: list[int] = []
 
     def living(self) -> int:
         """Replace workers that were killed, and return how many there are."""
-        for place, process in list(self.processes.items()):
+        for number, process in list(self.processes.items()):
             code = process.poll()
             if code is None:
                 continue
-            del self.processes[place]
+            del self.processes[number]
             if code < 0 and -code != signal.SIGINT and self.replacements:
                 self.replacements -= 1
-                self.processes[place] = self._start(place)
+                self.processes[number] = self._start(number)
             elif code:
-                self.failed.append(place)
+                self.failed.append(number)
         return len(self.processes)
 
     def last_words(self) -> str:
         """Return the last line that a worker wrote which ended in an error."""
-        for place in self.failed:
-            lines = self._log(place).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        for number in self.failed:
+            lines = self._log(number).read_text(encoding="utf-8", errors="replace").strip().splitlines()
             if lines:
                 return lines[-1].removeprefix("leanbayes: ")
         return "the workers were killed, perhaps because the memory was too small; take fewer workers"
@@ -61,14 +61,14 @@ class _Processes:
                 process.kill()
                 process.wait()
 
-    def _start(self, place: int) -> "subprocess.Popen[bytes]":
-        with self._log(place).open("ab") as log:
+    def _start(self, number: int) -> "subprocess.Popen[bytes]":
+        with self._log(number).open("ab") as log:
             return subprocess.Popen(
                 list(self.order.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment
             )
 
-    def _log(self, place: int) -> Path:
-        return self.order.logs / f"local-{place}.log"
+    def _log(self, number: int) -> Path:
+        return self.order.logs / f"local-{number}.log"
 
 
 LOCAL = Executor("local", _Processes)

@@ -1,11 +1,10 @@
 """Workers on the machines of a Ray cluster, through ``ray.remote``. Every machine must have the shared folder."""
 
 import os
-from importlib import import_module
 from typing import Any
 
-from leanbayes.errors import InputError, MissingPackage
-from leanbayes.lab.jobs.executor import Executor, Order
+from leanbayes.errors import InputError
+from leanbayes.lab.jobs.executor import Executor, Order, cluster_package
 from leanbayes.lab.jobs.leases import PARENT
 
 __all__ = ["RAY"]
@@ -14,10 +13,7 @@ _AGAIN = 3  # how often Ray starts a worker anew whose machine is lost
 
 
 def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise MissingPackage.of("--executor ray", "ray", "cluster") from error
+    return cluster_package("ray", "ray")
 
 
 class _Tasks:

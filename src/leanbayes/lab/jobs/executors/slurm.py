@@ -4,11 +4,10 @@ Submitit hands the words of the command to the cluster in a pickle of its own, w
 folder of the logs.
 """
 
-from importlib import import_module
 from typing import Any
 
-from leanbayes.errors import InputError, MissingPackage
-from leanbayes.lab.jobs.executor import Executor, Order
+from leanbayes.errors import InputError
+from leanbayes.lab.jobs.executor import Executor, Order, cluster_package
 
 __all__ = ["SLURM"]
 
@@ -18,10 +17,7 @@ _SLURM_OPTIONS = ("partition", "account", "qos", "constraint")
 
 
 def _submitit() -> Any:
-    try:
-        return import_module("submitit")
-    except ImportError as error:
-        raise MissingPackage.of("--executor slurm", "submitit", "cluster") from error
+    return cluster_package("submitit", "slurm")
 
 
 class _Submitted:
