@@ -16,11 +16,13 @@ their spread over seeds is smaller than that of separate ensembles. Tables have 
 seed, so they share nothing.
 
 A unit of work is one task and one seed. Finished units stay in the record, so the script can be stopped and started
-again. The trained networks of an unfinished unit are kept in ``out/promise``.
+again. The trained networks are kept in ``out/promise``, or in the folder that the
+environment variable PROMISE_NETWORKS names, so an unfinished unit loses at most one training.
 """
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -45,7 +47,7 @@ from leanbayes_papers.training import as_tensors, small_task
 from promise_networks import Augmented, cifar_resnet, trial_cnn
 
 OUT = RESULTS / "promise.json"
-NETWORKS = ROOT / "out" / "promise"
+NETWORKS = Path(os.environ.get("PROMISE_NETWORKS", ROOT / "out" / "promise"))
 TUNING_SEED = 1000
 MEMBERS = 5
 
@@ -66,6 +68,8 @@ class Experiment:
         size: the height and width to which images are resized.
         augment: whether training images are mirrored and moved at random.
         split_by_seed: whether each seed has its own split of the data, as the UCI tables have.
+        rate_epochs: the epochs of the trainings that choose learning rates, where whole trainings would take too long;
+            None takes all epochs. The settings of lean are always chosen by whole trainings.
     """
 
     data: str
@@ -79,6 +83,7 @@ class Experiment:
     size: int | None = None
     augment: bool = False
     split_by_seed: bool = False
+    rate_epochs: int | None = None
 
 
 # A residual network with augmented images is far from fitted after 15 epochs, so it bears less noise: with the default
@@ -92,7 +97,14 @@ EXPERIMENTS = {
     "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 8, unseen="mnist"),
     "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 8, unseen="mnist"),
     "cifar10": Experiment(
-        "cifar10", (None, None, None), cifar_resnet, 15, unseen="svhn-test", lean=_CIFAR, augment=True
+        "cifar10",
+        (None, None, None),
+        cifar_resnet,
+        15,
+        unseen="svhn-test",
+        lean=_CIFAR,
+        augment=True,
+        rate_epochs=5,
     ),
     "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
     "uci-concrete": Experiment("uci-concrete", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
@@ -162,19 +174,19 @@ def _task(name: str, folders: tuple[str, ...], seed: int) -> Task:
     return task
 
 
-def _budget(experiment: Experiment, lr: float) -> Budget:
-    return Budget(experiment.epochs, experiment.batch_size, lr=lr, schedule="cosine")
-
-
-def _train(name: str, task: Task, spec: str, lr: float, seed: int) -> tuple[nn.Module, Likelihood, dict[str, Any]]:
+def _train(
+    name: str, task: Task, spec: str, lr: float, seed: int, epochs: int | None = None
+) -> tuple[nn.Module, Likelihood, dict[str, Any]]:
     """Train a network, or read it if an earlier start of this script has trained it."""
-    stem = f"{name}-{spec}-{lr:g}-{seed}".replace(":", "_").replace("=", "_")
+    experiment, length = EXPERIMENTS[name], "" if epochs is None else f"-{epochs}epochs"
+    stem = f"{name}-{spec}-{lr:g}-{seed}{length}".replace(":", "_").replace("=", "_")
     file, about = NETWORKS / f"{stem}.lb", NETWORKS / f"{stem}.json"
     if about.exists():
         facts = json.loads(about.read_text())
         likelihood = _with_noise(task.likelihood, facts["noise"])
         return lb.load(file, task.model()).eval(), likelihood, facts
-    trained = prepare(parse(spec), task, Run(_budget(EXPERIMENTS[name], lr), seed))
+    budget = Budget(epochs or experiment.epochs, experiment.batch_size, lr=lr, schedule="cosine")
+    trained = prepare(parse(spec), task, Run(budget, seed))
     noise = getattr(trained.likelihood, "log_variance", None)
     facts = {
         "seconds": trained.seconds,
@@ -197,17 +209,17 @@ def _tuned(name: str, folders: tuple[str, ...]) -> dict[str, Any]:
     """Choose the learning rate of plain networks and the step of lean networks by their validation NLL."""
     experiment, task = EXPERIMENTS[name], _task(name, folders, 0)
 
-    def nll(spec: str, lr: float) -> float:
-        network, likelihood, _ = _train(name, task, spec, lr, TUNING_SEED)
+    def nll(spec: str, lr: float, epochs: int | None = None) -> float:
+        network, likelihood, _ = _train(name, task, spec, lr, TUNING_SEED, epochs)
         rescaling = rescaling_for(likelihood)
         if rescaling is not None and not spec.startswith("lean"):  # lean has chosen its own
             network = rescaling.fit(network, _batches(task.validation), likelihood)
         return lb.evaluate(network, _batches(task.validation), likelihood=likelihood).metrics["nll"]
 
-    plain = {lr: nll("deterministic", lr) for lr in experiment.rates}
+    plain = {lr: nll("deterministic", lr, experiment.rate_epochs) for lr in experiment.rates}
     lr = min(plain, key=lambda key: plain[key])
     lean = {spec: nll(spec, lr) for spec in experiment.lean}
-    swa = {rate: nll("swa", rate) for rate in {lr, lr / 2}}
+    swa = {rate: nll("swa", rate, experiment.rate_epochs) for rate in {lr, lr / 2}}
     chosen = {"lr": lr, "swa_lr": min(swa, key=lambda key: swa[key]), "lean": min(lean, key=lambda key: lean[key])}
     print(f"{name}: chosen on validation {chosen}", flush=True)
     return chosen | {"validation_nll": {"plain": plain, "swa": swa, "lean": lean}}
