@@ -21,10 +21,21 @@ from torch import Tensor
 from leanbayes._ops import compiled
 from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose
 from leanbayes._ops.sparse_plan import Axis, Geometry
-from leanbayes._ops.sparse_products import SparseProduct, in_autocast, innermost
+from leanbayes._ops.sparse_products import HalvesProduct, SparseProduct, halves_fit, in_autocast, innermost
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
 
-__all__ = ["batch_innermost", "conv", "conv_moments", "kernels_for", "linear", "linear_moments", "watch", "watching"]
+__all__ = [
+    "batch_innermost",
+    "conv",
+    "conv_halves",
+    "conv_moments",
+    "kernels_for",
+    "linear",
+    "linear_halves",
+    "linear_moments",
+    "watch",
+    "watching",
+]
 
 Sizes = int | tuple[int, ...]
 Watcher = Callable[[], Callable[[Tensor], None]]
@@ -113,6 +124,48 @@ def conv_moments(
     """Return the mean x ∗ μ and variance x² ∗ σ² of the output, from one sweep over the non-zeros (SSVI, eq. 4)."""
     result = _conv(x, index, shape, mean, variance, stride, padding, dilation, groups, kernel)
     return result[0], result[1]
+
+
+def linear_halves(
+    x: Tensor, index: Tensor, shape: tuple[int, ...], first: Tensor, second: Tensor, kernel: str = "auto"
+) -> Tensor | None:
+    """Return x W₁ᵀ for the first half of a batch of rows, and x W₂ᵀ for the second half, from one sweep.
+
+    Both weights have the same non-zeros. The result is None where the kernel does not pay or does not fit: then two
+    products, each of one half, are the way.
+    """
+    x = _cast(x, first)
+    _check(x, index, shape, first, None)
+    geometry = _geometry(tuple(shape), (), (), (), (), (), 1)
+    if x.dim() != 2 or not halves_fit(x, _kernels(kernel, x, len(index), geometry, False)):
+        return None
+    result: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry).squeeze(1).t()
+    watch(index, result, lambda g: g.t().to(x.dtype) @ x.detach())
+    return result
+
+
+def conv_halves(
+    x: Tensor,
+    index: Tensor,
+    shape: tuple[int, ...],
+    first: Tensor,
+    second: Tensor,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    kernel: str = "auto",
+) -> Tensor | None:
+    """Return x ∗ W₁ for the first half of a batch and x ∗ W₂ for the second half, like `linear_halves`."""
+    x = _cast(x, first)
+    _check(x, index, shape, first, None)
+    geometry, rank = _checked_geometry(x, shape, stride, padding, dilation, groups), len(shape) - 2
+    if x.dim() != rank + 2 or not halves_fit(x, _kernels(kernel, x, len(index), geometry, False)):
+        return None
+    sums: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry)
+    result = sums.view(shape[0], *geometry.positions[3 - rank :], len(x)).movedim(-1, 0)
+    watch(index, result, lambda g: _dense_gradient(x.detach(), g.to(x.dtype), shape, geometry))
+    return result
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def tiles(depth: int, height: int, width: int, batch: int) -> int:
 
 @_kernel
 def gather(
-    x: Any, y: Any, by: Any, mean: Any, variance: Any, out: Any, spread: Any,
+    x: Any, y: Any, by: Any, mean: Any, other: Any, variance: Any, out: Any, spread: Any,
     pointer: Any, offset: Any, depth: Any, height: Any, width: Any, taps: Any, sizes: Any, batch: Any,
     first: Any, last: Any, first_channel: Any, last_channel: Any,
 ) -> None:  # fmt: skip
@@ -37,6 +37,9 @@ def gather(
     Without ``y`` the second sum is spread = Σ σ²x² (SSVI, Li et al. 2024, eq. 4). With it, x and y are the gradients of
     a mean and of a variance, ``by`` is the input, and out = Σ μx + 2·by·Σ σ²y.
 
+    With ``other``, the first half of the batch meets ``mean`` and the second half meets ``other``, as mirrored draws
+    need it. The batch is then even, a half fills a vector, and there are no variances.
+
     The plan consists of these arguments: ``pointer`` says where the non-zeros of each channel and tap begin; ``offset``
     says how far each is from the origin, in positions of x; ``depth``, ``height`` and ``width`` hold, for each position
     along an axis of the output, the origin in x and the first and last tap; ``taps`` and ``sizes`` are the extents of
@@ -44,7 +47,8 @@ def gather(
     """
     lanes = BYTES // x.itemsize
     deep, high, wide = depth.shape[1], height.shape[1], width.shape[1]
-    across, blocks = (wide + _COLUMNS - 1) // _COLUMNS, (batch + _BATCH - 1) // _BATCH
+    span = batch if other is None else batch // 2
+    across, blocks = (wide + _COLUMNS - 1) // _COLUMNS, (span + _BATCH - 1) // _BATCH
     for tile in range(first, last):
         d, h = tile // blocks // across // high, tile // blocks // across % high
         column, block = tile // blocks % across * _COLUMNS, tile % blocks * _BATCH
@@ -56,8 +60,8 @@ def gather(
                 first_w, last_w = width[1, w], width[2, w]
                 # Whole rows of taps are one run of non-zeros.
                 rows = max(1, last_h - first_h) if last_w - first_w == taps[2] else 1
-                for begin in range(block, min(batch, block + _BATCH), lanes):
-                    i = min(begin, batch - lanes)  # the last vector may overlap the one before
+                for begin in range(block, min(span, block + _BATCH), lanes):
+                    i = min(begin, span - lanes)  # the last vector may overlap the one before
                     a, b = zeros(x), zeros(x)
                     for tap_d in range(first_d, last_d):
                         for tap_h in range(first_h, last_h, rows):
@@ -66,6 +70,8 @@ def gather(
                                 position = source + i + np.int64(offset[k]) * batch
                                 values = load(x, position)
                                 a = add_scaled(a, mean[k], values)
+                                if other is not None:
+                                    b = add_scaled(b, other[k], load(x, position + span))
                                 if variance is not None:
                                     if y is None:
                                         fetch(
@@ -78,13 +84,15 @@ def gather(
                         half = load(by, target + i)
                         a = add_product(a, add(half, half), b)
                     store(out, target + i, a)
+                    if other is not None:
+                        store(out, target + span + i, b)
                     if spread is not None:
                         store(spread, target + i, b)
 
 
 @_kernel
 def correlate(
-    x: Any, g: Any, q: Any, of_mean: Any, of_variance: Any,
+    x: Any, g: Any, q: Any, of_mean: Any, of_other: Any, of_variance: Any,
     pointer: Any, offset: Any, depth: Any, height: Any, width: Any, taps: Any, sizes: Any, batch: Any,
     reach: Any, first_channel: Any, last_channel: Any,
 ) -> None:  # fmt: skip
@@ -92,7 +100,8 @@ def correlate(
 
     This is SSVI (Li et al. 2024), eq. 5. x is the input, and g and q are the gradients of the mean and of the variance.
     The results are added to ``of_mean`` and ``of_variance``. The plan is that of the forward pass, and ``reach`` has,
-    for each axis and tap, the first and last position of the output that the tap contributes to.
+    for each axis and tap, the first and last position of the output that the tap contributes to. With ``of_other``,
+    ``of_mean`` gets the sum over the first half of the batch and ``of_other`` that over the second half.
     """
     lanes = BYTES // x.itemsize
     deep, high, wide = depth.shape[1], height.shape[1], width.shape[1]
@@ -111,8 +120,9 @@ def correlate(
             first_w, last_w = max(column, reach[2, 0, tap_w]), min(column + columns, reach[2, 1, tap_w])
             if d < reach[0, 0, tap_d] or d >= reach[0, 1, tap_d] or first_w >= last_w:
                 continue
-            step = last_w - first_w if adjoin else 1
-            whole = step * batch // lanes * lanes
+            step = last_w - first_w if adjoin and of_other is None else 1
+            span = step * batch if of_other is None else batch // 2
+            whole = span // lanes * lanes
             for k in range(pointer[slot], pointer[slot + 1]):
                 a, b = zeros(x), zeros(x)
                 rest_a, rest_b = x.dtype.type(0), x.dtype.type(0)
@@ -124,12 +134,18 @@ def correlate(
                         for i in range(0, whole, lanes):
                             values = load(x, source + i)
                             a = add_product(a, load(g, target + i), values)
+                            if of_other is not None:
+                                b = add_product(b, load(g, target + span + i), load(x, source + span + i))
                             if q is not None:
                                 b = add_product(b, load(q, target + i), product(values, values))
-                        for i in range(whole, step * batch):
+                        for i in range(whole, span):
                             rest_a += g[target + i] * x[source + i]
+                            if of_other is not None:
+                                rest_b += g[target + span + i] * x[source + span + i]
                             if q is not None:
                                 rest_b += q[target + i] * (x[source + i] * x[source + i])
                 of_mean[k] += total(a) + rest_a
+                if of_other is not None:
+                    of_other[k] += total(b) + rest_b
                 if of_variance is not None:
                     of_variance[k] += total(b) + rest_b

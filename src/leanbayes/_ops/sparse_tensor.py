@@ -53,6 +53,18 @@ class SparseTensor(Tensor):
         sparse.watch(self.positions, whole, lambda gradient: gradient)
         return whole
 
+    def plus(self, offset: Tensor, index: Tensor) -> "SparseTensor":
+        """Return this tensor with numbers added to stored entries, whose sorted flat positions are ``index``.
+
+        >>> SparseTensor.of(torch.ones(2), torch.tensor([0, 3]), (2, 2)).plus(torch.tensor([5.0]), torch.tensor([3]))
+        SparseTensor(2 of 4, shape=(2, 2))
+        """
+        if index is self.positions:
+            moved = self.stored + offset
+        else:
+            moved = self.stored.index_add(0, torch.searchsorted(self.positions, index), offset)
+        return SparseTensor.of(moved, self.positions, tuple(self.shape))
+
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]
         """Whether the stored values require gradients."""

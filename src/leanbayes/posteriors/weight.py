@@ -107,6 +107,8 @@ class RandomWeight:
         if self.index is None:
             return self.family.sample(self.mean, self.spread, noise)
         offset = self.random_offset(noise)
+        if isinstance(self.mean, SparseTensor) and noise.dim() == 1:
+            return self.mean.plus(offset, self.index)
         if noise.dim() == 1:
             return self.mean.flatten().index_add(0, self.index, offset).view(self.mean.shape)
         draws = self.mean.flatten().expand(len(noise), -1)

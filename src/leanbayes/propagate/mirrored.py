@@ -7,7 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from leanbayes._ops import sparse
 from leanbayes._ops.halves_norm import halves_of, kernel_fits, norm_of_halves
+from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.errors import InputError
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, channel_axis, plain_input
 from leanbayes.propagate.propagation import Propagation, Weights
@@ -67,10 +69,27 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     x = plain_input(input)
     if channel_axis(operation, x) == 0 or len(x) < 2:  # no batch, or no second half
         return operation(x, _drawn(weight), _drawn(bias), *args, **kwargs)
+    weights, biases = _pair(weight), _pair(bias)
+    product = _sparse_product(operation, x, weights, *args, **kwargs)
+    if product is not None:
+        if bias is None:
+            return product
+        return product + _by_half(bias, len(product), (-1, *[1] * (product.dim() - 2)))
     # The gradient of `split` is one `cat`; that of two slices would pad each of them.
     halves = x.split(halves_of(len(x)))
-    pairs = zip(halves, _pair(weight), _pair(bias), strict=True)
+    pairs = zip(halves, weights, biases, strict=True)
     return torch.cat([operation(half, one, other, *args, **kwargs) for half, one, other in pairs])
+
+
+def _sparse_product(
+    operation: Operation, x: Tensor, weights: tuple[Any, Any], *args: Any, **kwargs: Any
+) -> Tensor | None:
+    """Multiply both halves by their draws in one sweep over the stored weights; None where that is not possible."""
+    first, second = weights
+    if operation not in SPARSE_OPS or not isinstance(first, SparseTensor):
+        return None
+    multiply = sparse.linear_halves if operation is F.linear else sparse.conv_halves
+    return multiply(x, first.positions, tuple(first.shape), first.stored, second.stored, *args, **kwargs)
 
 
 @RULES.rule(F.batch_norm, exact=True, assumes=_ASSUMES)
