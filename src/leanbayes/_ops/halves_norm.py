@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import has_kernel, share_out
+from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.threads import share_out
 
 __all__ = ["halves_of", "kernel_fits", "norm_of_halves"]
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import has_kernel, share_out
+from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.threads import share_out
 
 __all__ = ["kernel_fits", "pair", "pull_back"]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import share_out
+from leanbayes._ops.threads import share_out
 
 __all__ = [
     "add_turned",

@@ -7,7 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import has_kernel, share_out
+from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.threads import share_out
 
 __all__ = ["kernel_fits", "natural_step", "steps_with_adam", "worth_kernel"]
 

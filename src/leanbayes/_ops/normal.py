@@ -7,9 +7,7 @@ The kernels in `leanbayes._ops.normal_kernels` are compiled at the first use and
 `leanbayes._ops.normal_numpy` gives the same numbers.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 
 from leanbayes._ops import compiled, normal_numpy
 from leanbayes._ops.normal_numpy import STEP
+from leanbayes._ops.threads import share_out
 
 __all__ = [
     "draw",
@@ -29,7 +28,6 @@ __all__ = [
     "pull_back",
     "scale",
     "seed_of",
-    "share_out",
     "shift",
     "spread",
 ]
@@ -147,25 +145,3 @@ def _kernels() -> ModuleType:
     from leanbayes._ops import normal_kernels  # numba takes half a second, which small models need not wait for
 
     return normal_kernels
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    """Return the threads that all kernels share."""
-    return ThreadPoolExecutor(count, thread_name_prefix="leanbayes")
-
-
-def share_out(work: Callable[[Any], None], starts: Sequence[Any]) -> None:
-    """Call ``work`` on each start, in threads. This thread works too: others may wait for cores that torch holds."""
-    remaining = iter(starts)
-
-    def take() -> None:
-        for start in remaining:
-            work(start)
-
-    helpers = min(torch.get_num_threads(), len(starts)) - 1
-    others = [_threads(torch.get_num_threads()).submit(take) for _ in range(helpers)]
-    take()
-    for other in others:
-        if not other.cancel():
-            other.result()

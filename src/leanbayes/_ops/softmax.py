@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled
-from leanbayes._ops.normal import has_kernel, share_out
+from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.threads import share_out
 
 __all__ = ["mixture_nll", "softmax_moments"]
 

@@ -1,8 +1,7 @@
 """The products of `leanbayes._ops.sparse` as one differentiable function, for activations with the batch innermost."""
 
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from math import prod
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from leanbayes._ops.sparse_choice import VECTOR, Kernels
 from leanbayes._ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
+from leanbayes._ops.threads import share_out
 
 __all__ = ["HalvesProduct", "SparseProduct", "counting", "halves_fit", "in_autocast", "innermost"]
 
@@ -246,9 +246,9 @@ def _gather(
     pieces = 1 if small else _PIECES * torch.get_num_threads()
     tiles = _cuts(sparse_kernels.tiles(*positions, batch if other is None else batch // 2), pieces)
     channels = _cuts(targets, -(-pieces // max(1, len(tiles))))
-    _share(
-        lambda tile, channel: sparse_kernels.gather(*arguments, *walk.arguments, batch, *tile, *channel),
-        [(tile, channel) for tile in tiles for channel in channels],
+    share_out(
+        lambda piece: sparse_kernels.gather(*arguments, *walk.arguments, batch, *piece),
+        [(*tile, *channel) for tile in tiles for channel in channels],
     )
     return (out,) if spread is None else (out, spread)
 
@@ -267,8 +267,8 @@ def _correlate(
     small = len(index) * prod(geometry.positions) * batch < _SMALL
     pieces = 1 if small else _PIECES * torch.get_num_threads()
     if batch:
-        _share(
-            lambda *channel: sparse_kernels.correlate(*arguments, *walk.arguments, batch, plan.reach, *channel),
+        share_out(
+            lambda channel: sparse_kernels.correlate(*arguments, *walk.arguments, batch, plan.reach, *channel),
             _cuts(geometry.outputs, pieces),
         )
     result = torch.empty_like(sums)
@@ -284,18 +284,3 @@ def _cuts(size: int, pieces: int) -> list[tuple[int, int]]:
     """Divide 0 … size into that many ranges, or into fewer if there are fewer numbers."""
     pieces = min(size, pieces)
     return [(i * size // pieces, (i + 1) * size // pieces) for i in range(pieces)]
-
-
-def _share(work: Callable[..., None], pieces: list[Any]) -> None:
-    """Do every piece of work, in as many threads as torch uses."""
-    if len(pieces) <= 1 or torch.get_num_threads() == 1:
-        for piece in pieces:
-            work(*piece)
-        return
-    for _ in _threads(torch.get_num_threads()).map(lambda piece: work(*piece), pieces):
-        pass
-
-
-@cache
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="leanbayes-sparse")

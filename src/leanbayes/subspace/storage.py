@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from leanbayes._ops import innermost_norm
 from leanbayes._ops.sparse import batch_innermost
 from leanbayes._ops.sparse_tensor import SparseTensor
 
@@ -63,8 +64,26 @@ class _BatchInnermost:
         if type(x) is not Tensor or x.dim() < 3 or x.device.type != "cpu" or len(x) < _SMALL_BATCH:
             return super().forward(x)  # type: ignore[misc,no-any-return]
         last = batch_innermost(x).movedim(0, -1)  # turns the output of a dense layer once for all layers that follow
-        one = last.reshape(1, len(last), *[1] * (x.dim() - 3), -1)
-        return super().forward(one).view(last.shape).movedim(-1, 0)  # type: ignore[misc,no-any-return]
+        rows = last.reshape(len(last), -1)
+        norm: Any = self
+        if norm.training and innermost_norm.kernel_fits(rows, norm.weight, norm.bias):
+            normed, mean, variance = innermost_norm.norm_of_rows(rows, norm.weight, norm.bias, norm.eps)
+            _track(norm, mean, variance, rows.shape[1])
+        else:
+            normed = super().forward(rows.view(1, len(rows), *[1] * (x.dim() - 3), -1))  # type: ignore[misc]
+        return normed.view(last.shape).movedim(-1, 0)
+
+
+def _track(norm: Any, mean: Tensor, variance: Tensor, count: int) -> None:
+    """Update the running statistics of a batch norm in the way of torch, from those of a batch of ``count`` numbers."""
+    if not norm.track_running_stats or norm.running_mean is None:
+        return
+    with torch.no_grad():
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1)
+        weight = norm.momentum if norm.momentum is not None else 1 / float(norm.num_batches_tracked)
+        norm.running_mean.lerp_(mean.to(norm.running_mean), weight)
+        norm.running_var.lerp_((variance * (count / (count - 1))).to(norm.running_var), weight)
 
 
 _NORMS: dict[Any, Any] = {
