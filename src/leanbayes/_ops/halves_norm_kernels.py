@@ -26,15 +26,15 @@ def statistics(x: Any, means: Any, squares: Any) -> None:
             row = x[n, c]
             whole = np.float64(0)
             for start in range(0, count, _BLOCK):
-                total = f(0)
-                for i in range(start, min(start + _BLOCK, count)):
-                    total += row[i]
+                block, total = row[start : start + _BLOCK], f(0)
+                for i in range(block.size):  # an index that cannot be negative makes this a loop over vectors
+                    total += block[i]
                 whole += total
             mean, spread = f(whole / count), np.float64(0)
             for start in range(0, count, _BLOCK):
-                total = f(0)
-                for i in range(start, min(start + _BLOCK, count)):
-                    away = row[i] - mean
+                block, total = row[start : start + _BLOCK], f(0)
+                for i in range(block.size):
+                    away = block[i] - mean
                     total += away * away
                 spread += total
             means[n, c], squares[n, c] = mean, spread
@@ -59,10 +59,11 @@ def sums(gradient: Any, x: Any, totals: Any, products: Any, means: Any) -> None:
             g, row, mean = gradient[n, c], x[n, c], means[c]
             of_gradient, of_product = np.float64(0), np.float64(0)
             for start in range(0, count, _BLOCK):
+                block, slopes = row[start : start + _BLOCK], g[start : start + _BLOCK]
                 total, product = f(0), f(0)
-                for i in range(start, min(start + _BLOCK, count)):
-                    total += g[i]
-                    product += g[i] * (row[i] - mean)
+                for i in range(block.size):
+                    total += slopes[i]
+                    product += slopes[i] * (block[i] - mean)
                 of_gradient += total
                 of_product += product
             totals[n, c], products[n, c] = of_gradient, of_product

@@ -23,15 +23,15 @@ def norm(x: Any, gain: Any, offset: Any, out: Any, mean: Any, variance: Any, inv
     for c in range(x.shape[0]):
         row, target, whole = x[c], out[c], np.float64(0)
         for start in range(0, count, _BLOCK):
-            total = f(0)
-            for i in range(start, min(start + _BLOCK, count)):
-                total += row[i]
+            block, total = row[start : start + _BLOCK], f(0)
+            for i in range(block.size):  # an index that cannot be negative makes this a loop over vectors
+                total += block[i]
             whole += total
         middle, spread = f(whole / count), np.float64(0)
         for start in range(0, count, _BLOCK):
-            total = f(0)
-            for i in range(start, min(start + _BLOCK, count)):
-                away = row[i] - middle
+            block, total = row[start : start + _BLOCK], f(0)
+            for i in range(block.size):
+                away = block[i] - middle
                 total += away * away
             spread += total
         mean[c], variance[c] = whole / count, spread / count
@@ -53,9 +53,10 @@ def pull_back(
         of_total, of_product = np.float64(0), np.float64(0)
         for start in range(0, count, _BLOCK):
             total, product = f(0), f(0)
-            for i in range(start, min(start + _BLOCK, count)):
-                total += g[i]
-                product += g[i] * (row[i] - middle)
+            block, slopes = row[start : start + _BLOCK], g[start : start + _BLOCK]
+            for i in range(block.size):
+                total += slopes[i]
+                product += slopes[i] * (block[i] - middle)
             of_total += total
             of_product += product
         of_gain[c], of_offset[c] = of_product * inverse[c], of_total

@@ -1,8 +1,8 @@
 """Share pieces of work out among threads, preferably among those that torch itself computes with.
 
 torch's threads (OpenMP) stay awake for a while after an operation, in case another one follows. On a machine whose
-cores are all in use, a thread of ours would have to share a core with a thread that only waits. So pieces of work run as
-a parallel region of torch's own OpenMP library, on Linux. Elsewhere, and in a process that was forked, they run in
+cores are all in use, a thread of ours would have to share a core with a thread that only waits. So pieces of work run
+as a parallel region of torch's own OpenMP library, on Linux. Elsewhere, and in a process that was forked, they run in
 threads of Python.
 """
 
