@@ -9,7 +9,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from leanbayes._ops import sparse
-from leanbayes._ops.sparse import batch_innermost, conv, conv_moments, linear, linear_moments
+from leanbayes._ops.sparse import (
+    batch_innermost,
+    conv,
+    conv_halves,
+    conv_moments,
+    linear,
+    linear_halves,
+    linear_moments,
+)
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
 from tests._ops.cases import assert_equal, dense, gradients, pattern
 
@@ -276,3 +284,52 @@ def test_what_cannot_be_done_is_said(call, error, says):
 
 def test_public_names_exist():
     assert all(hasattr(sparse, name) for name in sparse.__all__)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding=.same.")  # torch, of its own copy
+@settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(convolutions(), st.sampled_from(["plain", "innermost"]), st.integers(0, 2**31))
+def test_two_halves_equal_two_dense_convolutions(case, layout, seed):
+    batch, channels, sizes, shape, density, dtype, options = case
+    torch.manual_seed(seed)
+    index, first, second = pattern(shape, density, dtype)
+    x = torch.randn(batch, channels, *sizes, dtype=dtype)
+    x = (batch_innermost(x) if layout == "innermost" else x).detach().requires_grad_()
+    leaves = [x, first.requires_grad_(), second.requires_grad_()]
+    result = conv_halves(x, index, shape, first, second, *options, kernel="numba")
+    half = batch // 2
+    if batch % 2 or half * x.itemsize < 128:  # a half does not fill a vector
+        assert result is None
+        return
+    plain = CONVOLUTIONS[len(sizes)]
+    pairs = zip((x[:half], x[half:]), (first, second), strict=True)
+    expected = torch.cat([plain(part, dense(values, index, shape), None, *options) for part, values in pairs])
+    weights = torch.randn_like(expected)
+    terms = max(expected.numel() // shape[0], torch.Size(shape[1:]).numel())
+    assert_equal([result], [expected], terms)
+    assert_equal(gradients([result], [weights], leaves), gradients([expected], [weights], leaves), terms)
+
+
+@pytest.mark.parametrize("batch", [64, 96, 71, 32])
+def test_two_halves_of_a_linear_map(batch):
+    torch.manual_seed(0)
+    index, first, second = pattern((30, 50), 0.1, torch.float64)
+    x = torch.randn(batch, 50, dtype=torch.float64)
+    result = linear_halves(x, index, (30, 50), first, second, kernel="numba")
+    if batch % 2:
+        assert result is None
+        return
+    parts = zip(x.chunk(2), (first, second), strict=True)
+    torch.testing.assert_close(result, torch.cat([part @ dense(values, index, (30, 50)).t() for part, values in parts]))
+
+
+def test_gradients_of_two_halves_by_differences():
+    torch.manual_seed(0)
+    index, first, second = pattern((3, 2, 3, 3), 0.4, torch.float64)
+    x = torch.randn(32, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    leaves = (x, first.requires_grad_(), second.requires_grad_())
+
+    def halves(x, first, second):
+        return conv_halves(x, index, (3, 2, 3, 3), first, second, 1, 1, kernel="numba")
+
+    torch.autograd.gradcheck(halves, leaves, fast_mode=True)
