@@ -1,15 +1,17 @@
 """Compare training steps of sparse Bayesian networks and of dense ones: ResNet-18 on 32x32 images, SSVI.
 
-A step is the ELBO, its gradients and Adam, with 95 % and 99 % zeros. These networks take turns with the sparse ones:
+A step is the ELBO, its gradients and Adam, with 95 % and 99 % zeros, by local reparameterization (``sparse``), by
+mirrored draws (``mirrored``) and by mirrored draws with natural gradients (``ivon``). These take turns with them:
 
 - ``plain``: the dense deterministic network;
 - ``local``: our dense network with local reparameterization, in which the
   weights of all linear maps and convolutions are random;
 - ``masked``: the same with masks over dense tensors, as in the public code of Li et al. 2024.
 
-The record also holds the memory of parameters, gradients and optimizer, the kernel that each layer has chosen, and
-where the time of a sparse step goes. The time that is not spent on products does not depend on the number of zeros, and
-so limits the speed.
+The record also holds the memory of parameters, gradients and optimizer, the largest memory of a step, the kernel that
+each layer has chosen, the time of `lb.predict` with one weight draw against a plain pass, and where the time of a
+sparse step goes. The time that is not spent on products does not depend on the number of zeros, and so limits the
+speed.
 
     python benchmarks/sparse.py
 """
@@ -29,15 +31,17 @@ import leanbayes as lb
 from harness import RESULTS, race, timing, write
 from leanbayes._ops.sparse import kernels_for
 from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
+from leanbayes.evaluation.cost.resources import peak_memory
 from leanbayes.lab.models import resnet18
 from leanbayes.propagate.stand_in import StandIn
 from leanbayes.subspace import scatters
 
 N_DATA = 50_000
+SPARSE = {"sparse": "local", "mirrored": "mirrored", "ivon": "mirrored"}
 PARTS = {  # the parts of a step, and the names that the profiler of torch gives to their operations
-    "products over stored weights": ("SparseProduct", "SparseProductBackward"),
+    "products over stored weights": ("SparseProduct", "HalvesProduct"),
     "noise and its gradient": ("_Spread", "_SpreadBackward"),
-    "batch norms": ("native_batch_norm", "batch_norm_backward", "NativeBatchNorm"),
+    "batch norms": ("native_batch_norm", "batch_norm_backward", "NativeBatchNorm", "_NormOfRows"),
     "rectifiers": ("clamp_min", "threshold", "relu", "Relu"),
     "first layer, dense": ("convolution", "mkldnn"),
     "optimizer and KL": ("Optimizer", "_foreach", "softplus", "_NormalKL"),
@@ -79,16 +83,21 @@ def masked_network(density: float) -> nn.Module:
     return model
 
 
-def step_of(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Callable[[], None], torch.optim.Optimizer]:
+def step_of(
+    model: nn.Module, x: Tensor, y: Tensor, *, natural: bool
+) -> tuple[Callable[[], None], torch.optim.Optimizer]:
     """Return a function that does one training step, and its optimizer. Batch norms use the statistics of the batch."""
     model.train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    if natural:
+        assert isinstance(model, lb.Bayesian)
+        optimizer = lb.optim.IVON(model, lr=1e-4, n_data=N_DATA, steps=10_000)
     masked = [module for module in model.modules() if isinstance(module, Masked)]
 
     def step() -> None:
         optimizer.zero_grad()
         if isinstance(model, lb.Bayesian):
-            loss = lb.elbo(model, x, y, lb.Categorical(), n_data=N_DATA).loss
+            loss = lb.elbo(model, x, y, lb.Categorical(), n_data=N_DATA, kl_weight=0.0 if natural else 1.0).loss
         else:
             loss = F.cross_entropy(model(x), y)
             if masked:
@@ -146,6 +155,21 @@ def layers(bnn: lb.Bayesian, x: Tensor) -> list[dict[str, Any]]:
     return kernels.rows
 
 
+def one_pass(model: nn.Module, x: Tensor) -> Callable[[], None]:
+    """Return a function that predicts a batch from one pass, at one weight draw if the network is random."""
+
+    def run() -> None:
+        model.eval()
+        if isinstance(model, lb.Bayesian):
+            model.predict_by = lb.propagate.Sample()
+            lb.predict(model, x, samples=1)
+        else:
+            with torch.no_grad():
+                model(x)
+
+    return run
+
+
 def parts(step: Callable[[], None]) -> dict[str, float]:
     """Return each part's share of the time of one step. Sums and products of activations belong to the others."""
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
@@ -180,23 +204,31 @@ def main() -> None:
                 eligible=lambda slot: slot.name.endswith(("original", "weight")) and lb.not_norm(slot)
             )
             sparse = lb.sparse(density, inside=inside)
-            models[f"sparse {density:g}"] = lb.Bayesian(resnet18(), subspace=sparse, propagate="local")
+            for name, propagate in SPARSE.items():
+                models[f"{name} {density:g}"] = lb.Bayesian(resnet18(), subspace=sparse, propagate=propagate)
         models["masked"] = masked_network(options.densities[0])
-        steps = {name: step_of(model, x, y) for name, model in models.items()}
+        steps = {name: step_of(model, x, y, natural=name.startswith("ivon")) for name, model in models.items()}
         times = race({name: step for name, (step, _) in steps.items()}, options.rounds)
         row: dict[str, Any] = {}
         for name, model in models.items():
             row[name] = timing("step", times[name], times["plain"]) | {"bytes": kept_bytes(model, steps[name][1])}
             row[name]["times_faster_than_local"] = min(times["local"]) / min(times[name])
             row[name]["times_faster_than_masked"] = min(times["masked"]) / min(times[name])
+            row[name]["step_bytes"] = peak_memory(steps[name][0]) + row[name]["bytes"]["all"]
         for name in row:
             row[name]["bytes_of_local"] = row[name]["bytes"]["all"] / row["local"]["bytes"]["all"]
+            row[name]["step_bytes_of_plain"] = row[name]["step_bytes"] / row["plain"]["step_bytes"]
             print(batch, name, {key: round(value, 3) for key, value in row[name].items() if key != "bytes"}, flush=True)
-        for density in options.densities:
-            model = models[f"sparse {density:g}"]
+        passes = race({name: one_pass(model, x) for name, model in models.items()}, options.rounds)
+        for name in row:
+            row[name] |= timing("pass", passes[name], passes["plain"])
+            print(batch, name, "one pass", round(row[name]["pass_ratio"], 3), flush=True)
+        for name in [f"{kind} {density:g}" for density in options.densities for kind in SPARSE]:
+            model = models[name]
             assert isinstance(model, lb.Bayesian)
-            sparse_row = row[f"sparse {density:g}"]
-            sparse_row["parts"] = parts(steps[f"sparse {density:g}"][0])
+            sparse_row = row[name]
+            model.train()
+            sparse_row["parts"] = parts(steps[name][0])
             sparse_row["ratio_if_products_took_no_time"] = sparse_row["step_ratio"] * (
                 1 - sparse_row["parts"][next(iter(PARTS))]
             )

@@ -24,8 +24,14 @@ _PIECE = 2**17  # numbers that a thread takes at a time; no result depends on it
 
 def kernel_fits(rows: Tensor, gain: Tensor | None, offset: Tensor | None) -> bool:
     """Return whether the kernels can norm these rows: large, contiguous, float32, with plain gains and offsets."""
-    plain = all(type(value) in (Tensor, nn.Parameter) and value.dtype == rows.dtype for value in (gain, offset))
-    if not plain or not has_kernel(rows, rows.numel(), _LEAST) or not rows.is_contiguous() or rows.shape[1] < 2:
+    if gain is None or offset is None or not all(type(value) in (Tensor, nn.Parameter) for value in (gain, offset)):
+        return False
+    if (
+        not gain.dtype == offset.dtype == rows.dtype
+        or not has_kernel(rows, rows.numel(), _LEAST)
+        or not rows.is_contiguous()
+        or rows.shape[1] < 2
+    ):
         return False
     return compiled.available()
 
