@@ -97,7 +97,7 @@ def step_of(
     def step() -> None:
         optimizer.zero_grad()
         if isinstance(model, lb.Bayesian):
-            loss = lb.elbo(model, x, y, lb.Categorical(), n_data=N_DATA, kl_weight=0.0 if natural else 1.0).loss
+            loss = lb.elbo(model, x, y, lb.Categorical(), n_data=N_DATA, with_kl=not natural).loss
         else:
             loss = F.cross_entropy(model(x), y)
             if masked:
