@@ -81,6 +81,9 @@ class SparseTensor(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if func in SPARSE_OPS:
+            bias = kwargs.get("bias", args[2] if len(args) > 2 else None)
+            if type(bias) not in (type(None), Tensor, torch.nn.Parameter, SparseTensor):
+                return NotImplemented  # a bias that stands for a random one has rules of its own for the operation
             return _product(func, *args, **kwargs)
         name = getattr(func, "__name__", "")
         if name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], SparseTensor):
