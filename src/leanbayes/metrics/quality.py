@@ -129,10 +129,7 @@ class Cells:
     def nll(self) -> Tensor:
         """−log p(y)."""
         chosen = self.probabilities.gather(1, self.targets[:, None]).squeeze(1)
-        likely = chosen.clamp_min(torch.finfo(chosen.dtype).tiny)
-        # The last digit of a logarithm in float32 depends on where the numbers lie in memory, on some processors.
-        wide = likely.double() if likely.device.type == "cpu" else likely
-        return -wide.log().to(likely.dtype)
+        return -chosen.clamp_min(torch.finfo(chosen.dtype).tiny).log()
 
     @cached_property
     def brier(self) -> Tensor:
