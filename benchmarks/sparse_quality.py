@@ -48,7 +48,7 @@ def train(method: str, task: Task, lr: float, seed: int) -> lb.Bayesian:
     torch.manual_seed(seed)
     model = task.model()
     bnn = lb.Bayesian(model, subspace=lb.sparse(DENSITY, seed=seed), propagate="mirrored")
-    data = lb.train.Arrays(*task.train.tensors, batch_size=BATCH, generator=torch.Generator().manual_seed(seed))
+    data = lb.train.Arrays(*task.train.tensors, batch_size=BATCH)
     steps, recipe = EPOCHS * len(data), parse("lean")
     assert isinstance(recipe, Lean)
     lb.fit(
