@@ -62,7 +62,8 @@ class Experiment:
         model: the network: a name, or a function that makes it.
         epochs: the epochs of every training.
         batch_size: the examples of a batch.
-        unseen: the data set whose images are unfamiliar, "negative" for the test images with inverted colours, or None.
+        unseen: the data set whose images are unfamiliar, the name of shifted images that come with the data, "negative"
+            for the test images with inverted colours, or None.
         rates: the learning rates to choose from for plain networks.
         lean: the settings to choose from for lean networks, as many as plain networks have learning rates.
         size: the height and width to which images are resized.
@@ -79,7 +80,7 @@ class Experiment:
     batch_size: int = 100
     unseen: str | None = None
     rates: tuple[float, ...] = (2e-3, 4e-3, 8e-3)
-    lean: tuple[str, ...] = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.004,temperature=0.3")
+    lean: tuple[str, ...] = ("lean:lr=0.004", "lean:lr=0.004,average=0", "lean:lr=0.004,temperature=0.3")
     size: int | None = None
     augment: bool = False
     split_by_seed: bool = False
@@ -107,6 +108,7 @@ EXPERIMENTS = {
         rate_epochs=5,
     ),
     "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
+    "demo": Experiment("cells", (None, None, None), None, 40, batch_size=64, unseen="artefact"),
     "uci-concrete": Experiment("uci-concrete", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
     "uci-energy": Experiment("uci-energy", (None, None, None), None, 100, 50, lean=_TABLES, split_by_seed=True),
 }
@@ -123,20 +125,26 @@ def main() -> None:
     folders = tuple(options.data_dir)
     for seed in options.seeds:  # seed by seed, so that every task has a first answer early
         for name in options.tasks:
-            record = _read(options.out)
-            if str(seed) in record.get(name, {}).get("seeds", {}):
+            entry = _read(options.out).get(name, {"seeds": {}})
+            if str(seed) in entry["seeds"] and _has_all_settings(entry, name):
                 continue
-            settings = record.get(name, {}).get("settings") or _tuned(name, folders)
-            unit = _unit(name, seed, settings, folders)
+            settings = _tuned(name, folders, entry.get("settings", {}).get("validation_nll", {}))
+            same = all(entry.get("settings", settings)[key] == settings[key] for key in ("lr", "swa_lr", "lean"))
+            units = entry["seeds"] if same else {}  # units of other settings do not belong beside new ones
+            unit = units.get(str(seed)) or _unit(name, seed, settings, folders)
             record = _read(options.out)  # another process may have written meanwhile
-            entry = record.setdefault(name, {"settings": settings, "seeds": {}})
-            entry["seeds"][str(seed)] = unit
+            record[name] = {"settings": settings, "seeds": units | {str(seed): unit}}
             write(options.out, record, {"members": MEMBERS, "tuning_seed": TUNING_SEED})
             _show(name, seed, unit)
 
 
 def _read(out: Path) -> dict[str, Any]:
     return dict(json.loads(out.read_text())["results"]) if out.exists() else {}
+
+
+def _has_all_settings(entry: dict[str, Any], name: str) -> bool:
+    """Whether the record's settings were chosen among those that the experiment has now."""
+    return set(entry["settings"]["validation_nll"]["lean"]) == set(EXPERIMENTS[name].lean)
 
 
 def _show(name: str, seed: int, unit: dict[str, Any]) -> None:
@@ -167,6 +175,8 @@ def _task(name: str, folders: tuple[str, ...], seed: int) -> Task:
         images, targets = task.test.tensors
         low, high = images.amin(), images.amax()
         return replace(task, shifted={"unseen": TensorDataset(low + high - images, targets)})
+    if experiment.unseen in source.shifted:
+        return replace(task, shifted={"unseen": as_tensors(source.shifted[experiment.unseen], count)})
     if experiment.unseen is not None:
         other = _source(experiment.unseen, folders, experiment.size)
         unseen = Examples(other.test.inputs, other.test.targets, source.preparation)  # standardised as the known ones
@@ -205,8 +215,14 @@ def _with_noise(likelihood: Likelihood, log_variance: float | None) -> Likelihoo
     return likelihood
 
 
-def _tuned(name: str, folders: tuple[str, ...]) -> dict[str, Any]:
-    """Choose the learning rate of plain networks and the step of lean networks by their validation NLL."""
+def _tuned(name: str, folders: tuple[str, ...], known: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Choose the learning rate of plain networks and the settings of lean networks by their validation NLL.
+
+    Args:
+        name: the task.
+        folders: where the data are.
+        known: the validation NLL of settings that the record already has, for the methods plain, swa and lean.
+    """
     experiment, task = EXPERIMENTS[name], _task(name, folders, 0)
 
     def nll(spec: str, lr: float, epochs: int | None = None) -> float:
@@ -216,11 +232,18 @@ def _tuned(name: str, folders: tuple[str, ...]) -> dict[str, Any]:
             network = rescaling.fit(network, _batches(task.validation), likelihood)
         return lb.evaluate(network, _batches(task.validation), likelihood=likelihood).metrics["nll"]
 
-    plain = {lr: nll("deterministic", lr, experiment.rate_epochs) for lr in experiment.rates}
-    lr = min(plain, key=lambda key: plain[key])
-    lean = {spec: nll(spec, lr) for spec in experiment.lean}
-    swa = {rate: nll("swa", rate, experiment.rate_epochs) for rate in {lr, lr / 2}}
-    chosen = {"lr": lr, "swa_lr": min(swa, key=lambda key: swa[key]), "lean": min(lean, key=lambda key: lean[key])}
+    def scores(method: str, settings: dict[str, tuple[str, float, int | None]]) -> dict[str, float]:
+        have = known.get(method, {})
+        return {key: have[key] if key in have else nll(*training) for key, training in settings.items()}
+
+    short = experiment.rate_epochs
+    plain = scores("plain", {f"{rate:g}": ("deterministic", rate, short) for rate in experiment.rates})
+    lr = float(min(plain, key=lambda key: plain[key]))
+    lean = scores("lean", {spec: (spec, lr, None) for spec in experiment.lean})
+    swa = scores("swa", {f"{rate:g}": ("swa", rate, short) for rate in (lr, lr / 2)})
+    chosen = {
+        "lr": lr, "swa_lr": float(min(swa, key=lambda key: swa[key])), "lean": min(lean, key=lambda key: lean[key])
+    }  # fmt: skip
     print(f"{name}: chosen on validation {chosen}", flush=True)
     return chosen | {"validation_nll": {"plain": plain, "swa": swa, "lean": lean}}
 

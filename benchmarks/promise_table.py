@@ -23,6 +23,7 @@ TASKS = {
     "cnn-60k": "CNN with batch norm, 60,000 images",
     "cifar10": "residual network, CIFAR-10",
     "skin-lesions": "U-Net, skin lesions",
+    "demo": "the demo: generated blood cells",
     "uci-concrete": "table *concrete*",
     "uci-energy": "table *energy*",
 }
