@@ -90,13 +90,15 @@ class Experiment:
 # A residual network with augmented images is far from fitted after 15 epochs, so it bears less noise: with the default
 # of 0.5 its validation NLL was 0.445, against 0.427 of the plain network with temperature.
 _CIFAR = ("lean:lr=0.004,noise=0.2", "lean:lr=0.004,noise=0.1", "lean:lr=0.008,noise=0.2")
+# The settings of this task were chosen before the falling rate (average=0) was among those to choose from.
+_WITHOUT_FALL = ("lean:lr=0.004", "lean:lr=0.008", "lean:lr=0.004,temperature=0.3")
 _TABLES = ("lean:lr=0.008", "lean:lr=0.016", "lean:lr=0.008,average=0.5")
 
 EXPERIMENTS = {
     "lenet-10k": Experiment("fashion-mnist", (10_000, 2_000, None), "lenet5", 15, unseen="mnist"),
     "cnn-10k": Experiment("fashion-mnist", (10_000, 2_000, None), trial_cnn, 15, unseen="mnist"),
     "lenet-60k": Experiment("fashion-mnist", (None, None, None), "lenet5", 8, unseen="mnist"),
-    "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 8, unseen="mnist"),
+    "cnn-60k": Experiment("fashion-mnist", (None, None, None), trial_cnn, 8, unseen="mnist", lean=_WITHOUT_FALL),
     "cifar10": Experiment(
         "cifar10",
         (None, None, None),
