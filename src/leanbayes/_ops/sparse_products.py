@@ -125,8 +125,10 @@ class SparseProduct(torch.autograd.Function):
 
 
 def halves_fit(x: Tensor, kernels: Kernels) -> bool:
-    """Return whether `HalvesProduct` can take a batch: it is even, and each half fills a vector of the kernels."""
+    """Return whether one product can take both halves: the batch is even, and numba's vectors fit into each half."""
     half, rest = divmod(len(x), 2)
+    if kernels.forward == "triton":
+        return half > 0 and not rest
     return kernels.forward == kernels.values == "numba" and not rest and half * x.itemsize >= VECTOR
 
 

@@ -11,12 +11,14 @@ are taken in float32. `gather` and `correlate` write each number once, so their 
 which a GPU works. `scatter` adds by atomics, whose order is open.
 
 These arguments mean the same in all three kernels: ``batch`` is the number of examples in a part; ``positions`` is
-the product of the extents ``deep``, ``high`` and ``wide`` that tiles run over; ``step`` is the distance of neighbouring
-positions in the source, and ``shift`` is how far each column is from there; ``columns`` is the number of all columns,
-which is the distance of two parts in packed weights; ``x_c``, ``x_d``, ``x_h``, ``x_w`` and ``x_b`` are strides.
+the product of the extents that tiles run over, of which ``high`` and ``wide`` are the last two; ``step`` is the distance
+of neighbouring positions in the source, and ``shift`` is how far each column is from there; ``columns`` is the number
+of all columns, which is the distance of two parts in packed weights; ``x_c``, ``x_d``, ``x_h``, ``x_w`` and ``x_b`` are
+strides; and ``checked`` is the number of axes along which a column may read outside of the source.
 """
 
-from typing import Any
+# mypy: disable-error-code="no-untyped-def"
+# Triton compiles these functions from their source, and looks up whatever stands in an annotation.
 
 import triton
 import triton.language as tl
@@ -27,7 +29,7 @@ TARGETS = tl.constexpr(16)  # of a row: the least extent of a product on tensor 
 
 
 @triton.jit
-def _unravel(n: Any, batch: Any, positions: Any, high: Any, wide: Any, innermost: tl.constexpr) -> Any:
+def _unravel(n, batch, positions, high, wide, innermost: tl.constexpr):
     """Return example, depth, height and width of the numbers of a tile."""
     if innermost:
         b = n % batch
@@ -39,18 +41,25 @@ def _unravel(n: Any, batch: Any, positions: Any, high: Any, wide: Any, innermost
 
 
 @triton.jit
-def _inside(d: Any, h: Any, w: Any, deep: Any, high: Any, wide: Any) -> Any:
-    return (d >= 0) & (d < deep) & (h >= 0) & (h < high) & (w >= 0) & (w < wide)
+def _inside(mask, d, h, w, deep, high, wide, checked: tl.constexpr):
+    """Return the mask without what lies outside of a tensor along the last ``checked`` axes of three."""
+    if checked > 0:
+        mask = mask & (w >= 0) & (w < wide)
+    if checked > 1:
+        mask = mask & (h >= 0) & (h < high)
+    if checked > 2:
+        mask = mask & (d >= 0) & (d < deep)
+    return mask
 
 
 @triton.jit
-def _square(values: Any) -> Any:
+def _square(values):
     wide = values.to(tl.float32)
     return (wide * wide).to(values.dtype)
 
 
 @triton.jit
-def _product(a: Any, b: Any, total: Any, precision: tl.constexpr, widen: tl.constexpr) -> Any:
+def _product(a, b, total, precision: tl.constexpr, widen: tl.constexpr):
     if widen:  # Triton's interpreter has no products of bfloat16; in float32 each of them is exact
         a = a.to(tl.float32)
         b = b.to(tl.float32)
@@ -59,15 +68,15 @@ def _product(a: Any, b: Any, total: Any, precision: tl.constexpr, widen: tl.cons
 
 @triton.jit
 def gather(
-    x: Any, y: Any, by: Any, mean: Any, variance: Any, out: Any, spread: Any,
-    pointer: Any, channel: Any, shift_d: Any, shift_h: Any, shift_w: Any,
-    rows: Any, groups: Any, tiles: Any, columns: Any, targets: Any, batch: Any, positions: Any,
-    deep: Any, high: Any, wide: Any, gap_d: Any, gap_h: Any, gap_w: Any, step_d: Any, step_h: Any, step_w: Any,
-    out_deep: Any, out_high: Any, out_wide: Any, x_deep: Any, x_high: Any, x_wide: Any,
-    x_c: Any, x_d: Any, x_h: Any, x_w: Any, x_b: Any, out_c: Any, out_d: Any, out_h: Any, out_w: Any, out_b: Any,
-    two: tl.constexpr, squares: tl.constexpr, innermost: tl.constexpr,
+    x, y, by, mean, variance, out, spread,
+    pointer, channel, shift_d, shift_h, shift_w,
+    rows, groups, tiles, columns, targets, batch, positions,
+    high, wide, gap_d, gap_h, gap_w, step_d, step_h, step_w,
+    out_deep, out_high, out_wide, x_deep, x_high, x_wide,
+    x_c, x_d, x_h, x_w, x_b, out_c, out_d, out_h, out_w, out_b,
+    two: tl.constexpr, squares: tl.constexpr, innermost: tl.constexpr, checked: tl.constexpr,
     block_k: tl.constexpr, block_n: tl.constexpr, precision: tl.constexpr, widen: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Write out = Σ μx for each row and tile, and with ``two`` one of two more sums with the variances.
 
     With ``squares`` the second sum is spread = Σ σ²x² (SSVI, Li et al. 2024, eq. 4). Otherwise, x and y are the
@@ -98,21 +107,19 @@ def gather(
         by_w = tl.load(shift_w + k, mask=real, other=0)[:, None]
         c = tl.load(channel + k, mask=real, other=0)[:, None]
         address = origin + c * x_c + by_d * x_d + by_h * x_h + by_w * x_w
-        mask = real[:, None] & alive & _inside(at_d + by_d, at_h + by_h, at_w + by_w, x_deep, x_high, x_wide)
+        mask = real[:, None] & alive
+        mask = _inside(mask, at_d + by_d, at_h + by_h, at_w + by_w, x_deep, x_high, x_wide, checked)
         values = tl.load(x + address, mask=mask, other=0.0)
         packed = (part * columns + k)[None, :] * TARGETS + r
         a = _product(tl.load(mean + packed, mask=real[None, :], other=0.0), values, a, precision, widen)
         if two:
-            if squares:
-                values = _square(values)
-            else:
-                values = tl.load(y + address, mask=mask, other=0.0)
+            values = _square(values) if squares else tl.load(y + address, mask=mask, other=0.0)
             z = _product(tl.load(variance + packed, mask=real[None, :], other=0.0), values, z, precision, widen)
     d = (d * gap_d + residue // (gap_h * gap_w))[None, :]
     h = (h * gap_h + residue // gap_w % gap_h)[None, :]
     w = (w * gap_w + residue % gap_w)[None, :]
     o = group * TARGETS + r
-    mask = (o < targets) & alive & _inside(d, h, w, out_deep, out_high, out_wide)
+    mask = _inside((o < targets) & alive, d, h, w, out_deep, out_high, out_wide, 3)
     address = o * out_c + b[None, :] * out_b + d * out_d + h * out_h + w * out_w
     if two:
         if squares:
@@ -124,14 +131,14 @@ def gather(
 
 @triton.jit
 def scatter(
-    g: Any, q: Any, x: Any, mean: Any, variance: Any, out: Any,
-    pointer: Any, channel: Any, shift_d: Any, shift_h: Any, shift_w: Any,
-    rows: Any, tiles: Any, columns: Any, targets: Any, batch: Any, positions: Any,
-    deep: Any, high: Any, wide: Any, step_d: Any, step_h: Any, step_w: Any, x_deep: Any, x_high: Any, x_wide: Any,
-    x_c: Any, x_d: Any, x_h: Any, x_w: Any, x_b: Any, g_c: Any, g_d: Any, g_h: Any, g_w: Any, g_b: Any,
-    two: tl.constexpr, innermost: tl.constexpr,
+    g, q, x, mean, variance, out,
+    pointer, channel, shift_d, shift_h, shift_w,
+    rows, tiles, columns, targets, batch, positions,
+    high, wide, step_d, step_h, step_w, x_deep, x_high, x_wide,
+    x_c, x_d, x_h, x_w, x_b, g_c, g_d, g_h, g_w, g_b,
+    two: tl.constexpr, innermost: tl.constexpr, checked: tl.constexpr,
     block_k: tl.constexpr, block_n: tl.constexpr, precision: tl.constexpr, widen: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Add the gradient of the input to ``out``, which has the strides of x: Σ μg, and with ``two`` also 2x·Σ σ²q.
 
     The plan is that of the forward pass. Where whole blocks of 16 outputs are stored, a program needs 16 rows of g once
@@ -160,28 +167,29 @@ def scatter(
         by_h = tl.load(shift_h + k, mask=real, other=0)[:, None]
         by_w = tl.load(shift_w + k, mask=real, other=0)[:, None]
         c = tl.load(channel + k, mask=real, other=0)[:, None]
-        address = origin + c * x_c + by_d * x_d + by_h * x_h + by_w * x_w
-        mask = real[:, None] & alive & _inside(at_d + by_d, at_h + by_h, at_w + by_w, x_deep, x_high, x_wide)
+        place = origin + c * x_c + by_d * x_d + by_h * x_h + by_w * x_w
+        mask = real[:, None] & alive
+        mask = _inside(mask, at_d + by_d, at_h + by_h, at_w + by_w, x_deep, x_high, x_wide, checked)
         packed = (part * columns + k)[:, None] * TARGETS + r[None, :]
         a = tl.zeros((block_k, block_n), tl.float32)
         a = _product(tl.load(mean + packed, mask=real[:, None], other=0.0), gradient, a, precision, widen)
         if two:
             z = tl.zeros((block_k, block_n), tl.float32)
             z = _product(tl.load(variance + packed, mask=real[:, None], other=0.0), second, z, precision, widen)
-            a += 2.0 * tl.load(x + address, mask=mask, other=0.0).to(tl.float32) * z
-        tl.atomic_add(out + address, a, mask=mask)
+            a += 2.0 * tl.load(x + place, mask=mask, other=0.0).to(tl.float32) * z
+        tl.atomic_add(out + place, a, mask=mask)
 
 
 @triton.jit
 def correlate(
-    x: Any, g: Any, q: Any, of_mean: Any, of_variance: Any,
-    pointer: Any, channel: Any, shift_d: Any, shift_h: Any, shift_w: Any, chunk_row: Any, chunk_start: Any,
-    chunks: Any, splits: Any, steps: Any, columns: Any, targets: Any, batch: Any, positions: Any,
-    deep: Any, high: Any, wide: Any, step_d: Any, step_h: Any, step_w: Any, x_deep: Any, x_high: Any, x_wide: Any,
-    x_c: Any, x_d: Any, x_h: Any, x_w: Any, x_b: Any, g_c: Any, g_d: Any, g_h: Any, g_w: Any, g_b: Any,
-    two: tl.constexpr, innermost: tl.constexpr,
+    x, g, q, of_mean, of_variance,
+    pointer, channel, shift_d, shift_h, shift_w, chunk_row, chunk_start,
+    chunks, splits, steps, columns, targets, batch, positions,
+    high, wide, step_d, step_h, step_w, x_deep, x_high, x_wide,
+    x_c, x_d, x_h, x_w, x_b, g_c, g_d, g_h, g_w, g_b,
+    two: tl.constexpr, innermost: tl.constexpr, checked: tl.constexpr,
     block_k: tl.constexpr, block_n: tl.constexpr, precision: tl.constexpr, widen: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     """Write the gradients of packed weights: Σ gx, and with ``two`` also Σ qx² (SSVI, Li et al. 2024, eq. 5).
 
     A program takes one chunk of a row's columns and ``steps`` tiles. The results of the ``splits`` programs that share
@@ -201,7 +209,7 @@ def correlate(
     o = row * TARGETS + tl.arange(0, TARGETS)[:, None]
     a = tl.zeros((TARGETS, block_k), tl.float32)
     z = tl.zeros((TARGETS, block_k), tl.float32)
-    for step in range(0, steps):
+    for step in range(steps):
         n = (split * steps + step) * block_n + tl.arange(0, block_n)
         alive = n < batch * positions
         b, d, h, w = _unravel(n, batch, positions, high, wide, innermost)
@@ -210,7 +218,7 @@ def correlate(
         gradient = tl.load(g + address, mask=(o < targets) & alive[None, :], other=0.0)
         at_d, at_h, at_w = (d * step_d)[:, None], (h * step_h)[:, None], (w * step_w)[:, None]
         mask = alive[:, None] & real[None, :]
-        mask = mask & _inside(at_d + by_d, at_h + by_h, at_w + by_w, x_deep, x_high, x_wide)
+        mask = _inside(mask, at_d + by_d, at_h + by_h, at_w + by_w, x_deep, x_high, x_wide, checked)
         origin = b[:, None] * x_b + at_d * x_d + at_h * x_h + at_w * x_w
         values = tl.load(x + origin + offset, mask=mask, other=0.0)
         a = _product(gradient, values, a, precision, widen)
