@@ -11,9 +11,9 @@ are taken in float32. `gather` and `correlate` write each number once, so their 
 which a GPU works. `scatter` adds by atomics, whose order is open.
 
 These arguments mean the same in all three kernels: ``batch`` is the number of examples in a part; ``positions`` is
-the product of the extents that tiles run over, of which ``high`` and ``wide`` are the last two; ``step`` is the distance
-of neighbouring positions in the source, and ``shift`` is how far each column is from there; ``columns`` is the number
-of all columns, which is the distance of two parts in packed weights; ``x_c``, ``x_d``, ``x_h``, ``x_w`` and ``x_b`` are
+the product of the extents that tiles run over, of which ``high`` and ``wide`` are the last two; ``step`` is the gap
+between positions in the source, and ``shift`` is how far each column is from there; ``columns`` is the number
+of all columns, which is the distance of two parts in packed weights; ``x_c``, ``x_d``, ``x_h``, ``x_w``, ``x_b`` are
 strides; and ``checked`` is the number of axes along which a column may read outside of the source.
 """
 
