@@ -13,18 +13,10 @@ from leanbayes._ops import sparse
 from leanbayes._ops.sparse import batch_innermost, conv, conv_halves, conv_moments, linear, linear_halves
 from leanbayes._ops.sparse_choice import Kernels
 from leanbayes.errors import InputError
-from tests._ops.cases import dense, gradients, pattern
+from tests._ops.cases import blocks, dense, gradients, pattern
 
 CONVOLUTIONS = {0: lambda x, w, *_: F.linear(x, w), 1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 WAYS = {name: Kernels("triton", name, "triton") for name in ("triton", "triton_atomic", "dense")}
-
-
-def blocks(shape, density, block=16):
-    """Positions of whole blocks: neighbouring outputs at one input and one offset."""
-    rest = torch.Size(shape[1:]).numel()
-    chosen = torch.randperm(shape[0] // block * rest)[: max(1, round(density * shape[0] // block * rest))]
-    first = chosen // rest * block * rest + chosen % rest
-    return (first[:, None] + torch.arange(block) * rest).flatten().sort().values
 
 
 def assert_close(ours, theirs, rounding):
