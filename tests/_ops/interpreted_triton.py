@@ -64,7 +64,7 @@ def convolutions(draw):
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.")  # torch, of its own copy
-@settings(max_examples=14, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(convolutions(), st.sampled_from(["plain", "channels_last", "innermost"]), st.sampled_from(sorted(WAYS)))
 def test_convolution_equals_the_dense_one(case, layout, way):
     x, shape, density, options = case
