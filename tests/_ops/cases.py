@@ -10,6 +10,14 @@ def pattern(shape, density, dtype):
     return index, torch.randn(len(index), dtype=dtype), torch.rand(len(index), dtype=dtype)
 
 
+def blocks(shape, density, block=16):
+    """Positions of whole blocks: neighbouring outputs at one input and one offset."""
+    rest = torch.Size(shape[1:]).numel()
+    chosen = torch.randperm(shape[0] // block * rest)[: max(1, round(density * (shape[0] // block) * rest))]
+    first = chosen // rest * block * rest + chosen % rest
+    return (first[:, None] + torch.arange(block) * rest).flatten().sort().values
+
+
 def dense(values, index, shape):
     return values.new_zeros(torch.Size(shape).numel()).index_copy(0, index, values).view(shape)
 

@@ -297,3 +297,23 @@ def test_signs_differ_by_example_only(propagate: str) -> None:
     with torch.no_grad():
         result = torch.stack([bnn(x, generator=generator) for _ in range(800)])
     assert ((result.var(0) / (3 * 0.25) - 1).abs() < 5 * (2 / 800) ** 0.5).all()
+
+
+@pytest.mark.parametrize("propagate", DRAWN)
+@pytest.mark.parametrize("ivon", [False, True])
+def test_a_step_of_a_sparse_network_waits_for_no_device(propagate: str, ivon: bool) -> None:
+    """A meta tensor has no values, so whatever would read them raises: a GPU would have to finish its work first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2), nn.Flatten(), nn.Linear(64, 4)
+    )
+    bnn = lb.Bayesian(model, subspace=lb.sparse(density=0.1), propagate=propagate)
+    x, y = torch.randn(32, 3, 8, 8), torch.zeros(32, dtype=torch.long)
+    lb.elbo(bnn, x, y, lb.Categorical(), n_data=100).loss.backward()  # the first pass looks at all buffers
+    bnn.zero_grad()
+    bnn.to("meta")
+    optimizer = lb.optim.IVON(bnn, lr=0.1, n_data=100, steps=10) if ivon else torch.optim.Adam(bnn.parameters())
+    for _ in range(2):
+        lb.elbo(bnn, x.to("meta"), y.to("meta"), lb.Categorical(), n_data=100, check=False).loss.backward()
+        optimizer.step()
+    assert {parameter.grad.device.type for parameter in bnn.parameters() if parameter.grad is not None} == {"meta"}

@@ -5,7 +5,9 @@ variances. The sparse kernels multiply nothing by a zero, so an infinite input d
 
 The sums run over memory with the batch innermost. The results have the usual shape and these strides, which the
 elementwise operations of torch preserve: a chain of layers changes its layout only at its two ends
-(`batch_innermost`). Without numba, products are dense or use the sparse matrices of torch.
+(`batch_innermost`). Without numba, products are dense or use the sparse matrices of torch. On a GPU, products use the
+kernels of Triton, which take several layouts. These multiply 16 outputs at a time, so there an infinite input reaches
+an output through a zero if one of its 15 neighbours stores a weight for that input.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes._ops import compiled
-from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose
+from leanbayes._ops import compiled, gpu
+from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose, triton_takes
 from leanbayes._ops.sparse_plan import Axis, Geometry
 from leanbayes._ops.sparse_products import HalvesProduct, SparseProduct, halves_fit, in_autocast, innermost
+from leanbayes._ops.sparse_triton import TritonProduct
 from leanbayes.errors import InputError, ShapeMismatch, UnknownName
 
 __all__ = [
@@ -63,7 +66,7 @@ def linear(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, kerne
         index: the sorted positions of the non-zeros in the flattened weight.
         shape: the shape of the weight, (outputs, inputs).
         mean: one value for each non-zero.
-        kernel: "auto" chooses by `kernels_for`; "numba", "csr" and "dense" force one.
+        kernel: "auto" chooses by `kernels_for`; "numba", "csr", "triton", "triton_atomic" and "dense" force one.
     """
     return _linear(x, index, shape, mean, None, kernel)[0]
 
@@ -104,7 +107,7 @@ def conv(
         padding: one number, one for each axis, "same" or "valid".
         dilation: one number, or one for each axis.
         groups: the number of groups of channels; channels of different groups do not meet.
-        kernel: "auto" chooses by `kernels_for`; "numba" and "dense" force one.
+        kernel: "auto" chooses by `kernels_for`; "numba", "triton", "triton_atomic" and "dense" force one.
     """
     return _conv(x, index, shape, mean, None, stride, padding, dilation, groups, kernel)[0]
 
@@ -137,10 +140,9 @@ def linear_halves(
     x = _cast(x, first)
     _check(x, index, shape, first, None)
     geometry = _geometry(tuple(shape), (), (), (), (), (), 1)
-    if x.dim() != 2 or not halves_fit(x, _kernels(kernel, x, len(index), geometry, False)):
-        return None
-    result: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry).squeeze(1).t()
-    watch(index, result, lambda g: g.t().to(x.dtype) @ x.detach())
+    result = None if x.dim() != 2 else _halves(x, first, second, index, geometry, kernel)
+    if result is not None:
+        watch(index, result, lambda g: g.t().to(x.dtype) @ x.detach())
     return result
 
 
@@ -160,11 +162,9 @@ def conv_halves(
     x = _cast(x, first)
     _check(x, index, shape, first, None)
     geometry, rank = _checked_geometry(x, shape, stride, padding, dilation, groups), len(shape) - 2
-    if x.dim() != rank + 2 or not halves_fit(x, _kernels(kernel, x, len(index), geometry, False)):
-        return None
-    sums: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry)
-    result = sums.view(shape[0], *geometry.positions[3 - rank :], len(x)).movedim(-1, 0)
-    watch(index, result, lambda g: _dense_gradient(x.detach(), g.to(x.dtype), shape, geometry))
+    result = None if x.dim() != rank + 2 else _halves(x, first, second, index, geometry, kernel)
+    if result is not None:
+        watch(index, result, lambda g: _dense_gradient(x.detach(), g.to(x.dtype), shape, geometry))
     return result
 
 
@@ -216,9 +216,9 @@ def kernels_for(
     """
     if len(shape) == 2:
         x = x.reshape(-1, x.shape[-1])
-        return choose(x, len(index), _geometry(tuple(shape), (), (), (), (), (), 1), moments)
+        return choose(x, index, _geometry(tuple(shape), (), (), (), (), (), 1), moments)
     geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
-    return choose(x, len(index), geometry, moments)
+    return choose(x, index, geometry, moments)
 
 
 def _linear(
@@ -230,14 +230,13 @@ def _linear(
         raise ShapeMismatch(f"a linear map by a weight of shape {tuple(shape)} cannot take {tuple(x.shape)}")
     geometry = _geometry(tuple(shape), (), (), (), (), (), 1)
     flat = x.reshape(-1, shape[1])
-    kernels = _kernels(kernel, flat, len(index), geometry, variance is not None)
+    kernels = _kernels(kernel, flat, index, geometry, variance is not None)
     if kernels == DENSE:
         results = [F.linear(flat, _dense(mean, index, shape))]
         if variance is not None:
             results.append(F.linear(flat.square(), _dense(variance, index, shape)))
     else:
-        sums = SparseProduct.apply(innermost(flat), mean, variance, index, geometry, kernels)
-        results = [y.squeeze(1).t() for y in sums]
+        results = _products(flat, mean, variance, index, geometry, kernels)
     watch(index, results[0], lambda g: g.t().to(flat.dtype) @ flat.detach())
     return tuple(y.reshape(*x.shape[:-1], shape[0]) for y in results)
 
@@ -259,29 +258,62 @@ def _conv(
     geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
     rank = len(shape) - 2
     batch = x if x.dim() == rank + 2 else x.unsqueeze(0)
-    kernels = _kernels(kernel, batch, len(index), geometry, variance is not None)
+    kernels = _kernels(kernel, batch, index, geometry, variance is not None)
     if kernels == DENSE:
         convolve, options = _DENSE_CONVOLUTIONS[rank], (stride, padding, dilation, groups)
         results = [convolve(batch, _dense(mean, index, shape), None, *options)]
         if variance is not None:
             results.append(convolve(batch.square(), _dense(variance, index, shape), None, *options))
     else:
-        sums = SparseProduct.apply(innermost(batch), mean, variance, index, geometry, kernels)
-        results = [y.view(shape[0], *geometry.positions[3 - rank :], len(batch)).movedim(-1, 0) for y in sums]
+        results = _products(batch, mean, variance, index, geometry, kernels)
     watch(index, results[0], lambda g: _dense_gradient(batch.detach(), g.to(batch.dtype), shape, geometry))
     return tuple(results if x.dim() == rank + 2 else [y.squeeze(0) for y in results])
 
 
-def _kernels(kernel: str, x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
+def _products(
+    x: Tensor, mean: Tensor, variance: Tensor | None, index: Tensor, geometry: Geometry, kernels: Kernels
+) -> list[Tensor]:
+    """Return one or two products of shape (batch, outputs, …) for an input of shape (batch, inputs, …)."""
+    if kernels.forward == "triton":
+        return list(TritonProduct.apply(x, mean, variance, None, index, geometry, kernels))
+    return [
+        _batch_first(y, x, geometry)
+        for y in SparseProduct.apply(innermost(x), mean, variance, index, geometry, kernels)
+    ]
+
+
+def _halves(x: Tensor, first: Tensor, second: Tensor, index: Tensor, geometry: Geometry, kernel: str) -> Tensor | None:
+    """Return the product of each half of a batch by its weight, or None if no kernel takes both in one sweep."""
+    kernels = _kernels(kernel, x, index, geometry, False)
+    if not halves_fit(x, kernels):
+        return None
+    if kernels.forward == "triton":
+        product: Tensor = TritonProduct.apply(x, first, None, second, index, geometry, kernels)[0]
+        return product
+    return _batch_first(HalvesProduct.apply(innermost(x), first, second, index, geometry), x, geometry)
+
+
+def _batch_first(sums: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
+    return sums.view(geometry.outputs, *geometry.positions[5 - x.dim() :], len(x)).movedim(-1, 0)
+
+
+def _kernels(kernel: str, x: Tensor, index: Tensor, geometry: Geometry, moments: bool) -> Kernels:
     if kernel == "auto":
-        return choose(x, non_zeros, geometry, moments)
+        return choose(x, index, geometry, moments)
     if kernel not in KERNELS:
         raise UnknownName.of("kernel", kernel, ["auto", *KERNELS])
     if kernel == "csr" and not geometry.is_linear:
         raise InputError('the kernel "csr" is for linear maps; choose "auto", "numba" or "dense" for a convolution')
     if kernel == "numba":
         compiled.require(kernel)
-    return Kernels(kernel, kernel, kernel)
+    if kernel in ("triton", "triton_atomic"):
+        gpu.require_triton(kernel, x)
+        if not triton_takes(x, geometry):
+            raise InputError(
+                f'an activation of 2³¹ numbers is too large for the kernel "{kernel}", got an input of shape '
+                f'{tuple(x.shape)}; choose "auto" or a smaller batch'
+            )
+    return KERNELS[kernel]
 
 
 def _dense(values: Tensor, index: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -1,8 +1,15 @@
-"""Choose the cheapest kernel for a sparse product, by a model of costs that was fitted to measurements.
+"""Choose the cheapest kernel for a sparse product, by a model of costs.
 
-The constants are nanoseconds on one core of an AVX2 machine in float32, for batches of 8 to 1024 and 70 to 99 % zeros.
-Only their ratios matter, and these change little with the number of cores and in float64. All kernels give the same
-results up to rounding.
+On the CPU, the model was fitted to measurements. The constants are nanoseconds on one core of an AVX2 machine in
+float32, for batches of 8 to 1024 and 70 to 99 % zeros. Only their ratios matter, and these change little with the
+number of cores and in float64. All kernels give the same results up to rounding.
+
+On a GPU nothing was measured, and the limits follow from arithmetic. They assume a processor that reads 4e12 bytes a
+second from its second cache, and multiplies and adds 1.6e14 times two numbers a second in TF32, twice as many half
+ones, and 2e13 in float32; the dense operation reaches six tenths of that on tensor cores and nine tenths without. The
+kernels of Triton read one number for 16 products, a CSR matrix reads one for each. So Triton's take as long as the
+dense operation where a third of the columns is left (all of them in float32), and a CSR matrix where 2 % of the
+weights are stored (11 % in float32). The limits leave a margin of two, or three for float32.
 """
 
 from dataclasses import dataclass
@@ -10,13 +17,14 @@ from math import inf, prod
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
-from leanbayes._ops import compiled
+from leanbayes._ops import compiled, gpu
 from leanbayes._ops.sparse_plan import Geometry
+from leanbayes._ops.sparse_triton_plan import triton_plan_of
 
-__all__ = ["DENSE", "KERNELS", "Kernels", "choose"]
+__all__ = ["DENSE", "KERNELS", "Kernels", "choose", "triton_takes"]
 
-KERNELS = ("csr", "dense", "numba")
 VECTOR = 128  # bytes that the kernels of numba take at a time
 
 _DENSE, _SWEEP = 0.027, 1.5  # a dense layer costs this for each product, and for each number of its input and output
@@ -29,6 +37,11 @@ _VALUE, _VALUES, _DOT, _DOTS = (
     0.11,
 )  # numba: the gradients of a non-zero, and for each product, of one sum or of two
 _COPY = 2.0  # to change the layout, for each number
+
+_MOST_COLUMNS = {True: 1 / 6, False: 1 / 3}  # of all columns, for a kernel of Triton with tensor cores and without
+_MOST_STORED = {True: 1 / 100, False: 1 / 20}  # of all weights, for a CSR matrix on a GPU
+_ATOMIC = 4  # numbers that a GPU may read in the time of one atomic addition
+_MOST_NUMBERS = 2**31  # of an activation, which the kernels of Triton address by 32 bits
 
 
 @dataclass(frozen=True)
@@ -46,23 +59,50 @@ class Kernels:
 
 DENSE = Kernels("dense", "dense", "dense")
 _CSR_ONLY = Kernels("csr", "csr", "csr")
+KERNELS = {
+    "csr": _CSR_ONLY,
+    "dense": DENSE,
+    "numba": Kernels("numba", "numba", "numba"),
+    "triton": Kernels("triton", "triton", "triton"),
+    "triton_atomic": Kernels("triton", "triton_atomic", "triton"),
+}
+"""The kernels that a caller can ask for by name."""
 
 
-def choose(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
+def choose(x: Tensor, index: Tensor, geometry: Geometry, moments: bool) -> Kernels:
     """Choose the cheapest kernels that are installed for an input of shape (batch, channels, …)."""
-    chosen = _cheapest(x, non_zeros, geometry, moments, has_numba=True)
+    if torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling():
+        return DENSE
+    if x.device.type != "cpu":
+        return _cheapest_on_gpu(x, index, geometry) if x.is_cuda and not isinstance(index, FakeTensor) else DENSE
+    if x.dtype not in (torch.float32, torch.float64):
+        return DENSE
+    chosen = _cheapest(x, len(index), geometry, moments, has_numba=True)
     if "numba" in (chosen.forward, chosen.values) and not compiled.available():
-        return _cheapest(x, non_zeros, geometry, moments, has_numba=False)
+        return _cheapest(x, len(index), geometry, moments, has_numba=False)
     return chosen
 
 
+def triton_takes(x: Tensor, geometry: Geometry) -> bool:
+    """Return whether the kernels of Triton can address input and output."""
+    return max(x.numel(), len(x) * geometry.outputs * prod(geometry.positions)) < _MOST_NUMBERS
+
+
+def _cheapest_on_gpu(x: Tensor, index: Tensor, geometry: Geometry) -> Kernels:
+    tensor_cores = gpu.tensor_cores(x.dtype, geometry.is_linear)
+    if gpu.has_kernels(x) and triton_takes(x, geometry):
+        plan, most = triton_plan_of(index, geometry), _MOST_COLUMNS[tensor_cores]
+        if plan.forward.fill <= most:
+            added = inf if torch.are_deterministic_algorithms_enabled() else _ATOMIC * plan.forward.fill
+            fill, back = min((plan.backward.fill, "triton"), (added, "triton_atomic"))
+            return Kernels("triton", back if fill <= most else "dense", "triton")
+    stored = len(index) / max(1, geometry.dense_products // max(1, prod(geometry.positions)))
+    has_csr = geometry.is_linear and x.dtype in (torch.float32, torch.float64)
+    return _CSR_ONLY if has_csr and stored <= _MOST_STORED[tensor_cores] else DENSE
+
+
 def _cheapest(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool, has_numba: bool) -> Kernels:
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
-    if x.dtype not in (torch.float32, torch.float64) or transformed:
-        return DENSE
     linear = geometry.is_linear
-    if x.device.type != "cpu":
-        return _CSR_ONLY if linear and x.device.type == "cuda" else DENSE
     products, batch = non_zeros * prod(geometry.positions), len(x)
     vectors = max(batch, VECTOR // x.itemsize)
     sums = _SUM_START + products * vectors * (_SUMS if moments else _SUM)

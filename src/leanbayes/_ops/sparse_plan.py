@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from leanbayes.errors import InputError
 
-__all__ = ["Axis", "Csr", "CsrPlan", "Geometry", "Plan", "Walk", "csr_of", "plan_of"]
+__all__ = ["Axis", "Csr", "CsrPlan", "Geometry", "Plan", "Walk", "cached", "check", "csr_of", "plan_of"]
 
 _KEPT = 4  # plans for one index, so that as many sizes of the input can take turns
 
@@ -121,17 +121,18 @@ _LOCK = Lock()
 
 def plan_of(index: Tensor, geometry: Geometry) -> Plan:
     """Return the plan for the kernels of numba, which is computed anew only for a new index or geometry."""
-    plan: Plan = _cached(index, geometry, _plan)
+    plan: Plan = cached(index, geometry, _plan)
     return plan
 
 
 def csr_of(index: Tensor, geometry: Geometry) -> CsrPlan:
     """Return the plan for sparse matrices of torch, which is computed without a copy to the host."""
-    plan: CsrPlan = _cached(index, geometry, _csr_plan)
+    plan: CsrPlan = cached(index, geometry, _csr_plan)
     return plan
 
 
-def _cached(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
+def cached(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
+    """Return the plan that ``build`` makes, from the last few plans of the index if it is there and has not changed."""
     version = 0 if index.is_inference() else index._version
     with _LOCK:
         known, plans = _PLANS.get(index, (version, {}))
@@ -145,10 +146,10 @@ def _cached(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry
     return plan
 
 
-def _check(index: Tensor, geometry: Geometry) -> None:
-    """Check that an index is sorted, where that forces no copy to the host."""
+def check(index: Tensor, geometry: Geometry, on_every_device: bool = False) -> None:
+    """Check that an index is sorted, by default only where that forces no copy to the host."""
     size = geometry.outputs * geometry.inputs // geometry.groups * prod(geometry.taps)
-    if index.device.type != "cpu" or not len(index):
+    if (index.device.type != "cpu" and not on_every_device) or not len(index):
         return
     if index[0] < 0 or index[-1] >= size or bool((index.diff() <= 0).any()):
         raise InputError(
@@ -157,7 +158,7 @@ def _check(index: Tensor, geometry: Geometry) -> None:
 
 
 def _csr_plan(index: Tensor, geometry: Geometry) -> CsrPlan:
-    _check(index, geometry)
+    check(index, geometry)
     outputs, inputs = geometry.outputs, geometry.inputs
     row, column = index.long() // inputs, index.long() % inputs
     order = torch.argsort(column, stable=True)
@@ -172,7 +173,7 @@ def _starts(sorted_rows: Tensor, rows: int) -> Tensor:
 
 
 def _plan(index: Tensor, geometry: Geometry) -> Plan:
-    _check(index, geometry)
+    check(index, geometry)
     if max(geometry.inputs * prod(geometry.sizes), geometry.outputs * prod(geometry.positions)) >= 2**31:
         raise InputError(
             'an activation of 2³¹ numbers for each example is too large for this kernel; choose kernel="dense"'

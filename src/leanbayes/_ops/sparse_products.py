@@ -18,7 +18,7 @@ from leanbayes._ops.sparse_choice import VECTOR, Kernels
 from leanbayes._ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
 from leanbayes._ops.threads import share_out
 
-__all__ = ["HalvesProduct", "SparseProduct", "counting", "halves_fit", "in_autocast", "innermost"]
+__all__ = ["HalvesProduct", "SparseProduct", "counted", "counting", "halves_fit", "in_autocast", "innermost"]
 
 _SMALL = 2**19  # products that one thread finishes before a second one has begun
 _PIECES = 4  # pieces of work for each thread, so that none waits long for another
@@ -38,7 +38,7 @@ def counting() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _counted(flops: int) -> Iterator[None]:
+def counted(flops: int) -> Iterator[None]:
     """Count operations, and hide the inside from the counter of torch, which takes a sparse matrix for a dense one."""
     if not _COUNTS:
         yield
@@ -59,7 +59,7 @@ def in_autocast(x: Tensor) -> bool:
 def _without_autocast(x: Tensor, flops: int) -> Iterator[None]:
     """Turn autocast off inside the block, because the sparse products of torch have no lower precision."""
     casting = torch.autocast(x.device.type, enabled=False) if in_autocast(x) else nullcontext()
-    with casting, _counted(flops):
+    with casting, counted(flops):
         yield
 
 
@@ -125,8 +125,10 @@ class SparseProduct(torch.autograd.Function):
 
 
 def halves_fit(x: Tensor, kernels: Kernels) -> bool:
-    """Return whether `HalvesProduct` can take a batch: it is even, and each half fills a vector of the kernels."""
+    """Return whether one product can take both halves: the batch is even, and numba's vectors fit into each half."""
     half, rest = divmod(len(x), 2)
+    if kernels.forward == "triton":
+        return half > 0 and not rest
     return kernels.forward == kernels.values == "numba" and not rest and half * x.itemsize >= VECTOR
 
 

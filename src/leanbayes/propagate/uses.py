@@ -162,12 +162,13 @@ class _Before:
             self.inputs = [(leaf, _version(leaf), leaf.clone() if self.first else None) for leaf in tensors]
 
     def learn(self) -> None:
-        """Remember which buffers the pass has changed."""
+        """Remember which buffers the pass has changed. A comparison waits for a GPU, so none is made twice."""
+        known = self.reuse.changing.get(self.mode, set())
         changed = {
             full for full, home, name, was, version, copy in self.buffers
-            if home.get(name) is not was or _changed(was, version, copy)
+            if full not in known and (home.get(name) is not was or _changed(was, version, copy))
         }  # fmt: skip
-        self.reuse.changing[self.mode] = self.reuse.changing.get(self.mode, set()) | changed
+        self.reuse.changing[self.mode] = known | changed
 
     def restore(self, conflicts: set[tuple[str, str]]) -> None:
         """Undo what the pass has changed."""
