@@ -11,7 +11,7 @@ from torch import Tensor
 from leanbayes._ops.logistic import logistic_moments
 from leanbayes._ops.softmax import mixture_nll, softmax_moments
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, wide
+from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, surprise, wide
 
 __all__ = ["Categorical"]
 
@@ -95,7 +95,7 @@ class Categorical(Likelihood):
         is the difference, which is the mutual information of prediction and weights.
         """
         mean, aleatoric = averages[:, :-1], averages[:, -1]
-        total = torch.special.entr(mean).sum(1)
+        total = surprise(mean).sum(1)
         return Uncertainty(mean, total, aleatoric, (total - aleatoric).clamp_min(0))
 
     def mixed(self, parts: Sequence[Uncertainty]) -> Uncertainty:
@@ -115,10 +115,10 @@ class Categorical(Likelihood):
         if m.shape[1] == 2:
             second, first, aleatoric = logistic_moments(m[:, 1] - m[:, 0], v.sum(1))
             predicted = torch.stack([first, second], 1)
-            total = torch.special.entr(predicted).sum(1)
+            total = surprise(predicted).sum(1)
             return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
         predicted, aleatoric = softmax_moments(m, v)
-        total = torch.special.entr(predicted).sum(1)
+        total = surprise(predicted).sum(1)
         return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
 
     def predictive(self, output: Any) -> Tensor:
