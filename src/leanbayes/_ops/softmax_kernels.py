@@ -6,7 +6,7 @@ import numpy as np
 from numpy import float32 as f
 from numpy import int32
 
-from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _log_1p
+from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _log_1p, _store
 
 __all__ = ["logistic", "mixture_nll", "moments"]
 
@@ -159,9 +159,9 @@ def logistic(mean: Any, variance: Any, nodes: Any, yes: Any, no: Any, entropies:
             two[i] = min(two[i], f(1)) + z[i]
         for i in range(size):
             three[i] += z[i]
-        yes[start : start + size] = one[:size]
-        no[start : start + size] = two[:size]
-        entropies[start : start + size] = three[:size]
+        _store(one, size, yes, start)
+        _store(two, size, no, start)
+        _store(three, size, entropies, start)
 
 
 @_kernel
