@@ -77,14 +77,15 @@ _SOURCES = ("*_kernels.py", "sparse_lanes.py", "normal_numpy.py", "compiled.py")
 @contextmanager
 def _kept_in(folder: Path) -> Iterator[None]:
     """Inside this context, numba takes this folder for the functions that are decorated."""
-    from numba import config
+    import numba
 
+    settings: Any = numba.config  # which makes its attributes when it is imported
     with _AT_ONCE:
-        before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
+        before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
         try:
             yield
         finally:
-            config.CACHE_DIR = before
+            settings.CACHE_DIR = before
 
 
 @cache
