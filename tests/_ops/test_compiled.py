@@ -1,6 +1,8 @@
 """Without numba, results are the same up to rounding, and one warning says how to get the faster path."""
 
 import builtins
+import os
+import tempfile
 import warnings
 
 import numba
@@ -47,6 +49,85 @@ def test_kernels_compile_where_no_folder_can_be_written(monkeypatch):
     with pytest.raises(RuntimeError, match="no locator available"):
         numba.njit(cache=True)(twice)
     assert compiled.kernel()(twice)(21) == 42
+
+
+def twice(x):
+    return x + x
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """A package in a folder of its own, a home and a folder for temporary files; no variable says more."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "some_kernels.py").write_text("1")
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(compiled, "__file__", str(package / "compiled.py"))
+    compiled._folders.cache_clear()
+    yield tmp_path
+    compiled._folders.cache_clear()
+
+
+def closed(monkeypatch, tmp_path, *, package=False, home=False, temporary=False):
+    """Make folders where none can be: below a file. Permissions would not stop root."""
+    (tmp_path / "file").touch()
+    if package:
+        monkeypatch.setattr(compiled, "__file__", str(tmp_path / "file" / "compiled.py"))
+    if home:
+        monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    if temporary:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file" / "tmp"))
+
+
+def places():
+    return [str(folder.parent.parent) for folder in compiled._folders()]
+
+
+def test_kernels_are_kept_beside_the_package_then_at_home_then_among_temporary_files(monkeypatch, elsewhere):
+    kept = [str(elsewhere / part) for part in ("package/__pycache__", "home/.cache", f"leanbayes-{os.getuid()}")]
+    assert places() == kept
+    closed(monkeypatch, elsewhere, package=True)
+    compiled._folders.cache_clear()
+    assert places() == kept[1:]
+    closed(monkeypatch, elsewhere, home=True)
+    compiled._folders.cache_clear()
+    assert places() == kept[2:]
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(elsewhere / "named"))
+    compiled._folders.cache_clear()
+    assert places() == [str(elsewhere / "named"), kept[2]]
+
+
+def test_a_kernel_is_kept_in_the_best_folder_and_numba_is_left_as_it_was(monkeypatch, elsewhere):
+    closed(monkeypatch, elsewhere, package=True)
+    before = numba.config.CACHE_DIR
+    assert compiled.kernel()(twice)(21) == 42
+    assert before == numba.config.CACHE_DIR
+    assert [path.name for path in compiled._folders()[0].rglob("*.nbc")]
+
+
+def test_a_cold_start_works_without_any_folder(monkeypatch, elsewhere):
+    closed(monkeypatch, elsewhere, package=True, home=True, temporary=True)
+    assert compiled._folders() == ()
+    assert compiled.kernel()(twice)(21) == 42
+
+
+def test_an_edited_source_has_a_folder_of_its_own(elsewhere):
+    """A kernel takes functions from other files, whose changes numba does not see."""
+    before = compiled._folders()[0]
+    (elsewhere / "package" / "some_kernels.py").write_text("2")
+    compiled._folders.cache_clear()
+    assert compiled._folders()[0].parent == before.parent
+    assert compiled._folders()[0] != before
+
+
+def test_a_folder_that_others_can_write_to_is_not_trusted(elsewhere):
+    folder = elsewhere / f"leanbayes-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert str(folder) not in places()
 
 
 def test_the_warning_comes_once_and_names_the_extra(no_numba):

@@ -14,6 +14,7 @@ import leanbayes as lb
 from leanbayes import _catalogue
 from leanbayes.baselines import LaplaceApproximation, Temperature
 from leanbayes.likelihood import LIKELIHOODS, MomentLikelihood, Uncertainty, usual_likelihood
+from leanbayes.likelihood.base import surprise
 from tests.likelihood.cases import HALVES, from_draws, normal
 
 
@@ -263,3 +264,11 @@ def test_what_needs_logits_says_so() -> None:
     ):
         with pytest.raises(lb.errors.InputError, match="Poisson"):
             ask()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_surprise_is_that_of_torch_and_keeps_small_probabilities(dtype: torch.dtype) -> None:
+    p = torch.cat([torch.zeros(1, dtype=dtype), torch.logspace(-37, 0, 200, dtype=dtype)])
+    torch.testing.assert_close(surprise(p), torch.special.entr(p), rtol=1e-5, atol=0)
+    assert surprise(torch.tensor([torch.nan], dtype=dtype)).isnan().all()
+    assert abs(surprise(torch.tensor(-1e-9, dtype=dtype))) < 1e-6

@@ -5,14 +5,22 @@ whose nearest poles are ±πi (Trefethen and Weideman 2014). It is positive, and
 """
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from leanbayes._ops import compiled
+from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.threads import share_out
 
 __all__ = ["logistic_moments"]
 
 _STEP = 0.6
 _NODES = [_STEP * i for i in range(-7, 8)]
+_LEAST = 2**13  # numbers from which the kernel is worth its call
+_PIECE = 2**13  # numbers that a thread takes at a time
 _TOGETHER = 2**18  # numbers: where few are needed, all nodes take part in one call
 
 
@@ -28,6 +36,11 @@ def logistic_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Te
     weights = [math.exp(-node * node / 2) for node in _NODES]
     total = sum(weights)
     weights = [weight / total for weight in weights]
+    if not torch.compiler.is_compiling():
+        plain = not (torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad))
+        fits = plain and all(has_kernel(part, part.numel(), _LEAST) for part in (mean, variance))
+        if fits and mean.shape == variance.shape and compiled.available():
+            return _swept(mean, variance, np.asarray([_NODES, weights], np.float32))
     deviation = variance.clamp_min(0).sqrt()
     if torch.compiler.is_compiling() or len(_NODES) * mean.numel() <= _TOGETHER:
         nodes, shares = (mean.new_tensor(values).view(-1, *[1] * mean.dim()) for values in (_NODES, weights))
@@ -38,6 +51,25 @@ def logistic_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Te
         parts = _at(torch.add(mean, deviation, alpha=node))
         sums = tuple(torch.add(sum_, part, alpha=weight) for sum_, part in zip(sums, parts, strict=True))
     return sums[0].clamp_max(1), sums[1].clamp_max(1), sums[2]
+
+
+def _swept(mean: Tensor, variance: Tensor, nodes: np.ndarray[Any, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """Call the kernel, which goes over memory once, on pieces of the tensors, in threads."""
+    from leanbayes._ops.softmax_kernels import (
+        logistic,  # numba takes half a second, which small models need not wait for
+    )
+
+    given = [part.detach().reshape(-1) for part in (mean, variance)]
+    results = [torch.empty_like(given[0]) for _ in range(3)]
+    m, v, *out = (np.asarray(part) for part in (*given, *results))
+
+    def work(start: int) -> None:
+        run = slice(start, start + _PIECE)
+        logistic(m[run], v[run], nodes, *(part[run] for part in out))
+
+    share_out(work, range(0, m.size, _PIECE))
+    yes, no, entropies = (part.view(mean.shape) for part in results)
+    return yes, no, entropies
 
 
 def _at(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy import float32 as f
 
-from leanbayes._ops.normal_kernels import _kernel, _softplus
+from leanbayes._ops.normal_kernels import _kernel, _softplus, _store
 
 __all__ = ["pair", "pull_back"]
 
@@ -27,8 +27,8 @@ def pair(first: Any, second: Any, mean: Any, rho: Any, noise: Any) -> None:
             slopes[i] = m[i] - scales[i]
         for i in range(size):
             scales[i] = m[i] + scales[i]
-        first[block:end] = scales[:size]
-        second[block:end] = slopes[:size]
+        _store(scales, size, first, block)
+        _store(slopes, size, second, block)
 
 
 @_kernel
@@ -42,9 +42,9 @@ def pull_back(of_mean: Any, of_rho: Any, of_first: Any, of_second: Any, rho: Any
         plus, minus, xi = of_first[block:end], of_second[block:end], noise[block:end]
         for i in range(size):
             scales[i] = plus[i] + minus[i]
-        of_mean[block:end] = scales[:size]
+        _store(scales, size, of_mean, block)
         for i in range(size):
             scales[i] = (plus[i] - minus[i]) * xi[i]
         for i in range(size):
             scales[i] = scales[i] * slopes[i]
-        of_rho[block:end] = scales[:size]
+        _store(scales, size, of_rho, block)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy import float32 as f
 
-from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _softplus
+from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _softplus, _store
 
 __all__ = ["step", "step_of_scales", "step_with_adam"]
 
@@ -57,9 +57,9 @@ def step_of_scales(curvature: Any, rho: Any, rho_gradient: Any, numbers: Any) ->
         end = block + count
         old = curvature[block:end]
         _new_curvature(old, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
-        curvature[block:end] = new[:count]
+        _store(new, count, curvature, block)
         _raw_scales(scales, count, f(numbers[0]), slopes)
-        rho[block:end] = slopes[:count]
+        _store(slopes, count, rho, block)
 
 
 @_kernel
@@ -77,18 +77,18 @@ def step(curvature: Any, rho: Any, rho_gradient: Any, mean: Any, gradient: Any, 
         end = block + count
         before = curvature[block:end]
         _new_curvature(before, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
-        curvature[block:end] = new[:count]
+        _store(new, count, curvature, block)
         g, old = gradient[block:end], momentum[block:end]
         for i in range(count):
             new[i] = old[i] + fresh * (g[i] - old[i])
-        momentum[block:end] = new[:count]
+        _store(new, count, momentum, block)
         m = mean[block:end]
         for i in range(count):
             direction = factor * (corrected * new[i] + decay * (m[i] - centre)) / scales[i]
             new[i] = m[i] - rate * min(max(direction, -most), most)
-        mean[block:end] = new[:count]
+        _store(new, count, mean, block)
         _raw_scales(scales, count, f(numbers[0]), slopes)
-        rho[block:end] = slopes[:count]
+        _store(slopes, count, rho, block)
 
 
 @_kernel
@@ -109,25 +109,25 @@ def step_with_adam(
         end = block + count
         before = curvature[block:end]
         _new_curvature(before, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
-        curvature[block:end] = new[:count]
+        _store(new, count, curvature, block)
         _raw_scales(scales, count, f(numbers[0]), slopes)
-        rho[block:end] = slopes[:count]
+        _store(slopes, count, rho, block)
         g, m = gradient[block:end], mean[block:end]
         for i in range(count):
             slopes[i] = g[i] + decay * (m[i] - centre)
         one = first[block:end]
         for i in range(count):
             new[i] = one[i] + fresh * (slopes[i] - one[i])
-        first[block:end] = new[:count]
+        _store(new, count, first, block)
         two = second[block:end]
         for i in range(count):
             scales[i] = two[i] + fresh_square * (slopes[i] * slopes[i] - two[i])
-        second[block:end] = scales[:count]
+        _store(scales, count, second, block)
         for i in range(count):
             new[i] = m[i] - rate * new[i] / (np.sqrt(scales[i]) * correction + epsilon)
-        mean[block:end] = new[:count]
+        _store(new, count, mean, block)
         if average.size:
             middle = average[block:end]
             for i in range(count):
                 slopes[i] = middle[i] + share * (new[i] - middle[i])
-            average[block:end] = slopes[:count]
+            _store(slopes, count, average, block)

@@ -40,6 +40,17 @@ def _log(x: Any) -> Any:
 
 
 @_kernel
+def _store(values: Any, size: Any, out: Any, start: Any) -> None:
+    """Write the first ``size`` values to ``out`` from ``start`` on.
+
+    An assignment to a slice says the same, but for its error about shapes numba compiles all that formats numbers and
+    joins strings, which takes seconds.
+    """
+    for i in range(size):
+        out[start + i] = values[i]
+
+
+@_kernel
 def _mix(z: Any) -> Any:
     z = (z ^ (z >> uint64(30))) * _FIRST
     z = (z ^ (z >> uint64(27))) * _SECOND
@@ -49,15 +60,15 @@ def _mix(z: Any) -> Any:
 @_kernel
 def _normals(first: Any, cosines: Any, sines: Any) -> None:
     """Make a block, in three loops because numbers of 64 and of 32 bits do not share vectors well."""
-    radii, angles = cosines, sines.view(np.int32)
+    radii, angles = cosines, sines  # the bits of an angle lie in a float: a view of the array takes long to compile
     for i in range(_PAIRS):
         z = _mix(first + uint64(i) * _STEP)
-        angles[i] = int32(uint32(z))
+        angles[i] = np.int32(int32(uint32(z))).view(np.float32)
         radii[i] = f(int32(z >> uint64(33)))
     for i in range(_PAIRS):
         radii[i] = np.sqrt(f(-2) * _log((radii[i] + f(0.5)) * f(2.0**-31)))
     for i in range(_PAIRS):
-        angle = angles[i]
+        angle = np.float32(angles[i]).view(np.int32)
         quarter = int32((angle + int32(0x20000000)) >> int32(30))
         y = f(int32(angle - (quarter << int32(30)))) * _TURN  # in ±π/4
         y2 = y * y
@@ -118,10 +129,10 @@ def spread(first: Any, out: Any, slope: Any, mean: Any, variance: Any) -> None:
         if slope.size > 0:
             for i in range(size):
                 half[i] = f(0.5) * noise[i] / root[i] if root[i] > f(0) else f(0)
-            slope[block : block + size] = half[:size]
+            _store(half, size, slope, block)
         for i in range(size):
             noise[i] = means[i] + root[i] * noise[i]
-        out[block : block + size] = noise[:size]
+        _store(noise, size, out, block)
 
 
 @_kernel
@@ -166,7 +177,7 @@ def draw(first: Any, out: Any, mean: Any, rho: Any, sums: Any) -> None:
         _softplus(raws, size, scales, slopes)
         for i in range(size):
             noise[i] = means[i] + scales[i] * noise[i]
-        out[block : block + size] = noise[:size]
+        _store(noise, size, out, block)
         plain, square, variance, logarithm = 0.0, 0.0, 0.0, 0.0
         for i in range(size):
             m = np.float64(means[i])
@@ -202,10 +213,10 @@ def pull_back(first: Any, of_mean: Any, of_rho: Any, gradient: Any, mean: Any, r
             scales[i] = variance * scales[i] + logarithm / scales[i]
         for i in range(size):
             scales[i] = (noise[i] + scales[i]) * slopes[i]
-        of_rho[block : block + size] = scales[:size]
+        _store(scales, size, of_rho, block)
         for i in range(size):
             noise[i] = g[i] + plain + square * means[i]
-        of_mean[block : block + size] = noise[:size]
+        _store(noise, size, of_mean, block)
 
 
 @_kernel
@@ -276,7 +287,7 @@ def normal_and_gamma(first: Any, linear: Any, square: Any, law: Any) -> None:
                 gamma[i] = _tested(np.float64(x[i]), u, shape, more)
         for i in range(size):
             gamma[i] = b * z[i] * z[i] + rate * gamma[i]
-        square[block : block + size] = gamma[:size]
+        _store(gamma, size, square, block)
         for i in range(size):
             z[i] = a * z[i]
-        linear[block : block + size] = z[:size]
+        _store(z, size, linear, block)

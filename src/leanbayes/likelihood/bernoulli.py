@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leanbayes._ops.logistic import logistic_moments
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, wide
+from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, surprise, wide
 
 __all__ = ["Bernoulli"]
 
@@ -110,7 +110,7 @@ class Bernoulli(Likelihood):
     def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:  # noqa: ARG002
         """Return the prediction by quadrature, whose error `leanbayes._ops.logistic` states."""
         yes, no, aleatoric = logistic_moments(wide(mean), wide(variance))
-        total = torch.special.entr(yes) + torch.special.entr(no)
+        total = surprise(yes) + surprise(no)
         return Uncertainty(yes, total, aleatoric, (total - aleatoric).clamp_min(0))
 
     def predictive(self, output: Any) -> Tensor:
@@ -159,5 +159,4 @@ def _between_0_and_1(target: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor
 
 
 def _binary_entropy(p: Tensor) -> Tensor:
-    entropy: Tensor = torch.special.entr(p) + torch.special.entr(1 - p)
-    return entropy
+    return surprise(p) + surprise(1 - p)

@@ -218,14 +218,15 @@ def in_eval(*modules: nn.Module) -> Iterator[None]:
     Other threads that use the modules wait meanwhile, because all threads share the mode.
     """
     with exclusive(*modules):
-        modes = {child: child.training for module in modules for child in module.modules()}
-        for module in modules:
-            module.eval()
+        training = [child for module in modules for child in module.modules() if child.training]
+        if training:  # to set the mode of a deep network costs as much as a pass through its smallest layers
+            for module in modules:
+                module.eval()
         try:
             yield
         finally:
-            for child, mode in modes.items():
-                child.training = mode
+            for child in training:
+                child.training = True
 
 
 def joined(parts: list[Prediction], places: Tensor) -> Prediction:
