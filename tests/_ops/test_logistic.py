@@ -58,3 +58,22 @@ def test_a_probability_is_never_above_one(count: int) -> None:
     yes, no, _ = logistic_moments(torch.cat([mean, -mean]), torch.full((2 * count,), 0.1))
     assert float(yes.max()) <= 1
     assert float(no.max()) <= 1
+
+
+def test_the_kernel_is_the_rule_of_torch() -> None:
+    """Large float32 tensors take one sweep of a kernel; in float64 the same rule is computed by torch."""
+    source = torch.Generator().manual_seed(3)
+    mean = torch.randn(3, 1, 61, 97, generator=source) * 12
+    variance = (torch.rand(3, 1, 61, 97, generator=source) * 3).square()
+    mean[0, 0, 0, :3], variance[0, 0, 0, :3] = torch.tensor([0.0, 300.0, -300.0]), torch.tensor([0.0, 0.0, 1.0])
+    results = logistic_moments(mean, variance)
+    for result, exact in zip(results, logistic_moments(mean.double(), variance.double()), strict=True):
+        assert result.shape == mean.shape
+        assert result.dtype == torch.float32
+        assert (result - exact).abs().max() < 5e-7
+    mean[1, 0, 5, 5] = torch.nan
+    variance[2, 0, 6, 6] = torch.nan
+    for result in logistic_moments(mean, variance):
+        assert result.isnan().sum() == 2
+        assert result[1, 0, 5, 5].isnan()
+        assert result[2, 0, 6, 6].isnan()

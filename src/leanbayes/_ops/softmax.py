@@ -1,15 +1,8 @@
-"""The softmax under uncertainty: expectations for Gaussian logits, and the NLL of the mean of draws.
+"""The softmax over many draws or points of logits: expectations for Gaussian logits, and the NLL of the mean of draws.
 
-The probability of class c is the logistic function of z_c − log S_c, where S_c sums e^z over the other classes. For
-independent Gaussian logits, log S_c is nearly Gaussian (Lu et al. 2020 call this the mean-field approximation of
-the Gaussian softmax integral): with the shares π_j of the other classes in S_c at the means, its mean is
-log S_c + ½ Σ π_j(1 − π_j) v_j to second order, and its variance is Σ π_j² v_j to first order. One quadrature over a
-single Gaussian for each class then gives probability and entropy, whatever the number of classes is.
-
-For large float32 tensors on the CPU a kernel goes over memory once; elsewhere torch takes several sweeps.
+For large float32 tensors on the CPU a kernel goes over memory once, whatever the number of points is; elsewhere torch
+takes as many sweeps as there are points, or one over all points together where these are few.
 """
-
-import math
 
 import numpy as np
 import torch
@@ -22,91 +15,73 @@ from leanbayes._ops.threads import share_out
 
 __all__ = ["mixture_nll", "softmax_moments"]
 
-_LEAST = 2**14  # numbers from which the kernel of the moments is worth its call
-_LEAST_OF_DRAWS = 2**17  # numbers from which the kernel of the mixture is worth its call
+_TOGETHER = 2**18  # numbers, up to which all points are computed in one call
+_LEAST = 2**17  # numbers times points, from which the kernel is worth its call
 _PIECE = 2**12  # positions that a thread takes at least
-_FEW = 256  # positions of an example, below which blocks of positions go over several examples
-_FARTHEST = -40.0  # logits so far below the largest add nothing to sums, and their squares must not underflow
-
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
-_WEIGHTS = _WEIGHTS / math.sqrt(2 * math.pi)
 
 
-def softmax_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return E softmax(z) and the mean entropy of softmax(z) in nats for independent Gaussian logits z.
-
-    For 3 or more classes the probabilities are within 1e-5 where all logits have the standard deviation 0.1, within
-    3e-4 for 0.3, within 0.03 for 1 and within 0.15 for 2; the entropies are within twice that. Without variance both
-    are as exact as the type allows. Probabilities are positive, however small, and add up to 1.
+def softmax_moments(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean softmax and its mean entropy in nats over the logits μ + √v·ξ, with the classes along axis 1.
 
     Args:
-        mean: the means of the logits, of shape (N, C, ...).
-        variance: their variances.
+        mean: the means μ, of shape (N, C, ...).
+        variance: the variances v.
+        noise: the points ξ, of shape (points, C), which are equally likely.
 
-    >>> [part.shape for part in softmax_moments(torch.zeros(2, 3), torch.ones(2, 3))]
+    >>> points = torch.tensor([[1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]])
+    >>> [part.shape for part in softmax_moments(torch.zeros(2, 3), torch.ones(2, 3), points)]
     [torch.Size([2, 3]), torch.Size([2])]
     """
     if torch.compiler.is_compiling():  # before any question about sizes, which would fix them in the graph
-        return _by_torch(mean, variance)
+        return _together(mean, variance, noise)
+    size = len(noise) * mean.numel()
     plain = not (torch.is_grad_enabled() and (mean.requires_grad or variance.requires_grad))
-    if plain and all(has_kernel(part, part.numel(), _LEAST) for part in (mean, variance)) and compiled.available():
-        return _swept(mean, variance)
-    return _by_torch(mean, variance)
+    if plain and all(has_kernel(part, size, _LEAST) for part in (mean, variance)) and compiled.available():
+        return _swept(mean, variance, noise)
+    if size <= _TOGETHER:
+        return _together(mean, variance, noise)
+    deviation = variance.clamp_min(0).sqrt()
+    probabilities, entropies = torch.zeros_like(mean), torch.zeros_like(mean.select(1, 0))
+    for row in noise.to(mean):
+        log_p = F.log_softmax(torch.addcmul(mean, deviation, _along(row, mean)), dim=1)
+        p = log_p.exp()
+        probabilities, entropies = probabilities + p, entropies - (p * log_p).sum(1)
+    return probabilities / len(noise), entropies / len(noise)
 
 
-def _by_torch(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    largest, place = mean.detach().max(1, keepdim=True)
-    away = mean - largest
-    share = away.clamp_min(_FARTHEST).exp()
-    v = variance.clamp_min(0)
-    top = torch.zeros_like(mean, dtype=torch.bool).scatter(1, place, torch.ones_like(place, dtype=torch.bool))
-
-    def of_others(term: Tensor) -> Tensor:
-        """Sum over the other classes; for the largest class not as a difference, which would lose all digits."""
-        rest = term.masked_fill(top, 0)
-        return torch.where(top, rest.sum(1, keepdim=True), term.sum(1, keepdim=True) - term)
-
-    if mean.shape[1] == 1:  # no other class
-        return torch.ones_like(mean) + 0 * (mean + variance), 0 * (mean + variance).select(1, 0)
-    total = of_others(share)
-    first, second = of_others(share * v) / total, of_others(share.square() * v) / total.square()
-    centre = away - total.log() - 0.5 * (first - second)
-    deviation = (v + second.clamp_min(0)).sqrt()
-    probability, entropy = torch.zeros_like(mean), torch.zeros_like(mean)
-    for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
-        z = centre + node * deviation
-        p = z.sigmoid()
-        probability, entropy = probability + weight * p, entropy + weight * p * F.softplus(-z, threshold=60)
-    whole = probability.sum(1, keepdim=True)
-    exact = (whole - 1).abs() <= 8 * torch.finfo(whole.dtype).eps  # then the logarithm would be one of rounding alone
-    mean_entropy = (entropy.sum(1, keepdim=True) + torch.where(exact, 0, whole * whole.log())) / whole
-    return probability / whole, mean_entropy.clamp_min(0).squeeze(1)
+def _together(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    points = noise.to(mean).view(len(noise), 1, -1, *[1] * (mean.dim() - 2))
+    log_p = F.log_softmax(mean + variance.clamp_min(0).sqrt() * points, dim=2)
+    p = log_p.exp()
+    return p.mean(0), -(p * log_p).sum(2).mean(0)
 
 
-def _swept(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def _along(row: Tensor, mean: Tensor) -> Tensor:
+    return row.view(-1, *[1] * (mean.dim() - 2))
+
+
+def _swept(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Call the kernel on runs of examples and positions, in threads."""
     from leanbayes._ops.softmax_kernels import (
-        moments,  # numba takes half a second, which small models need not wait for
-    )
+        moments,
+    )  # numba takes half a second, which small models need not wait for
 
-    shape, positions = mean.shape, math.prod(mean.shape[2:])
-    given = [part.detach() for part in (mean, variance)]
-    if positions < _FEW:  # the kernel takes positions in blocks, so here examples become positions
-        flat = [part.movedim(1, 0).reshape(1, shape[1], -1).contiguous() for part in given]
-    else:
-        flat = [part.reshape(shape[0], shape[1], positions).contiguous() for part in given]
-    probabilities, entropies = torch.empty_like(flat[0]), torch.empty_like(flat[0][:, 0])
-    m, v, p, h = (np.asarray(part) for part in (*flat, probabilities, entropies))
-    nodes = np.stack([_NODES, _WEIGHTS]).astype(np.float32)
-    step = max(_PIECE, -(-h.shape[1] // (4 * torch.get_num_threads())))
+    shape = mean.shape
+    flat = [part.detach().reshape(*shape[:2], -1) for part in (mean, variance)]
+    probabilities, entropies = torch.empty_like(flat[0]), flat[0].new_empty(shape[0], flat[0].shape[2])
+    arrays = [np.asarray(part) for part in (*flat, probabilities)]
+    points, rows = np.ascontiguousarray(np.asarray(noise), np.float32), np.asarray(entropies)
+    positions = rows.shape[1]
+    step = max(_PIECE, -(-positions // (4 * torch.get_num_threads()))) if positions > _PIECE else positions
+    examples = max(1, _PIECE // max(positions, 1))
+    starts = [(n, p) for n in range(0, shape[0], examples) for p in range(0, positions, step)]
 
     def work(start: tuple[int, int]) -> None:
-        moments(m, v, nodes, p, h, start[0], start[1], min(start[1] + step, h.shape[1]))
+        some, run = slice(start[0], start[0] + examples), slice(start[1], start[1] + step)
+        m, v, p = (array[some, :, run] for array in arrays)
+        moments(m, v, points, p, rows[some, run])
 
-    share_out(work, [(n, first) for n in range(h.shape[0]) for first in range(0, h.shape[1], step)])
-    if positions < _FEW:
-        rest = (shape[0], *shape[2:])
-        return probabilities.view(shape[1], *rest).movedim(0, 1).contiguous(), entropies.view(rest)
+    share_out(work, starts)
     return probabilities.view(shape), entropies.view(shape[0], *shape[2:])
 
 
@@ -115,7 +90,7 @@ def mixture_nll(logits: Tensor, targets: Tensor, coldness: float) -> float | Non
 
     It is summed in float64 from terms in float32. The result is None for tensors that the kernel does not take.
     """
-    if not has_kernel(logits, logits.numel(), _LEAST_OF_DRAWS) or not compiled.available():
+    if not has_kernel(logits, logits.numel(), _LEAST) or not compiled.available():
         return None
     from leanbayes._ops.softmax_kernels import mixture_nll as kernel
 

@@ -1,128 +1,82 @@
-"""Softmax and logistic function under uncertainty in one sweep over memory: for Gaussian logits, and for draws."""
+"""Softmax and logistic function under uncertainty in one sweep over memory: means, mean entropies, NLL of the mean."""
 
 from typing import Any
 
 import numpy as np
 from numpy import float32 as f
-from numpy import int32
 
 from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _log_1p, _store
 
 __all__ = ["logistic", "mixture_nll", "moments"]
 
 _BLOCK = 256  # positions at a time, so that all their classes stay in the cache
-_FARTHEST = f(-40)
-_ROUNDING = f(1e-6)  # of a sum of probabilities, whose logarithm would drown a small entropy
-_TINY = f(np.finfo(np.float32).tiny)
 
 
 @_kernel
-def _sums(away: Any, variance: Any, largest: Any, size: Any, share: Any, sums: Any) -> None:
-    """Write e^d, and its sums over classes: three over all of them, and three over all but the largest."""
-    for row in range(6):
+def _one_point(centre: Any, deviation: Any, noise: Any, size: Any, sums: Any, entropy: Any, z: Any, rows: Any) -> None:
+    """Add softmax and entropy of μ + σξ at one point ξ, for a block of positions."""
+    classes = centre.shape[0]
+    top, total, weighted = rows[0], rows[1], rows[2]
+    for i in range(size):
+        top[i] = centre[0, i] + deviation[0, i] * noise[0]
+    for c in range(classes):
+        m, s, row, xi = centre[c], deviation[c], z[c], noise[c]
         for i in range(size):
-            sums[row, i] = f(0)
-    for c in range(away.shape[0]):
-        d, v, e = away[c], variance[c], share[c]
+            row[i] = m[i] + s[i] * xi
         for i in range(size):
-            e[i] = _exp(max(d[i], _FARTHEST))
-        for row in range(3):
-            whole, rest = sums[row], sums[row + 3]
-            for i in range(size):
-                term = e[i] if row == 0 else (e[i] * v[i] if row == 1 else e[i] * e[i] * v[i])
-                whole[i] += term
-                rest[i] += f(0) if largest[i] == c else term
+            top[i] = max(top[i], row[i])
+    for i in range(size):
+        total[i] = f(0)
+    for i in range(size):
+        weighted[i] = f(0)
+    for c in range(classes):
+        row = z[c]
+        for i in range(size):
+            away = max(row[i] - top[i], f(-87))
+            share = _exp(away)
+            row[i] = share
+            weighted[i] += share * away
+        for i in range(size):
+            total[i] += row[i]
+    for i in range(size):  # H = log Σe^d − Σ e^d d/Σe^d with the distances d from the largest logit
+        top[i] = f(1) / total[i]
+    for i in range(size):
+        entropy[i] += _log(total[i]) - weighted[i] * top[i]
+    for c in range(classes):
+        row, mean = z[c], sums[c]
+        for i in range(size):
+            mean[i] += row[i] * top[i]
 
 
 @_kernel
-def _centres(away: Any, variance: Any, share: Any, sums: Any, largest: Any, c: Any, size: Any, out: Any) -> None:
-    """Write mean and standard deviation of z_c − log S_c, as `leanbayes._ops.softmax` explains them."""
-    centre, deviation, total = out[0], out[1], out[2]
-    for i in range(size):
-        total[i] = max(sums[3, i] if largest[i] == c else sums[0, i] - share[c, i], _TINY)
-    for i in range(size):
-        deviation[i] = (sums[4, i] if largest[i] == c else sums[1, i] - share[c, i] * variance[c, i]) / total[i]
-    for i in range(size):
-        e = share[c, i]
-        square = max(sums[5, i] if largest[i] == c else sums[2, i] - e * e * variance[c, i], f(0))
-        square = square / total[i] / total[i]
-        centre[i] = away[c, i] - f(0.5) * (deviation[i] - square)
-        deviation[i] = np.sqrt(variance[c, i] + square)
-    for i in range(size):
-        centre[i] -= _log(total[i])
-
-
-@_kernel
-def _expected(centre: Any, deviation: Any, nodes: Any, size: Any, mean: Any, entropy: Any, z: Any) -> None:
-    """Write the mean of s(z) over the nodes, and add that of −s(z) log s(z), for a block of positions."""
-    for i in range(size):
-        mean[i] = f(0)
-    for k in range(nodes.shape[1]):
-        node, weight = nodes[0, k], nodes[1, k]
-        for i in range(size):
-            z[i] = centre[i] + node * deviation[i]
-        for i in range(size):
-            t = _exp(max(-abs(z[i]), f(-87)))
-            p = weight * (f(1) if z[i] > f(0) else t) / (f(1) + t)
-            mean[i] += p
-            entropy[i] += p * (max(-z[i], f(0)) + _log_1p(t))
-
-
-@_kernel
-def moments(
-    mean: Any, variance: Any, nodes: Any, probabilities: Any, entropies: Any, n: Any, first: Any, last: Any
-) -> None:
-    """Write expectations at the positions from ``first`` to ``last`` of example n of (examples, classes, positions).
-
-    ``nodes`` holds the nodes of the quadrature and their weights.
-    """
-    classes = mean.shape[1]
-    away, spread = np.empty((classes, _BLOCK), f), np.empty((classes, _BLOCK), f)
-    share, sums, out = np.empty((classes, _BLOCK), f), np.empty((6, _BLOCK), f), np.empty((3, _BLOCK), f)
-    top, whole, entropy, bad = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
-    largest = np.empty(_BLOCK, int32)
-    for start in range(first, last, _BLOCK):
-        size = min(_BLOCK, last - start)
-        for i in range(size):
-            top[i] = f(-np.inf)
-            largest[i] = int32(0)
-            bad[i] = f(0)
-            whole[i] = f(0)
-            entropy[i] = f(0)
-        for c in range(classes):
-            m, v = away[c], spread[c]
+def moments(mean: Any, variance: Any, noise: Any, probabilities: Any, entropies: Any) -> None:
+    """Write the means over all points, for arrays (examples, classes, positions) and noise (points, classes)."""
+    count, classes, positions = mean.shape
+    share = f(1) / f(noise.shape[0])
+    centre, deviation = np.empty((classes, _BLOCK), f), np.empty((classes, _BLOCK), f)
+    sums, z = np.empty((classes, _BLOCK), f), np.empty((classes, _BLOCK), f)
+    rows, entropy = np.empty((3, _BLOCK), f), np.empty(_BLOCK, f)
+    for n in range(count):
+        for start in range(0, positions, _BLOCK):
+            size = min(_BLOCK, positions - start)
             for i in range(size):
-                m[i] = mean[n, c, start + i]
+                entropy[i] = f(0)
+            for c in range(classes):
+                for i in range(size):
+                    centre[c, i] = mean[n, c, start + i]
+                for i in range(size):
+                    deviation[c, i] = np.sqrt(max(variance[n, c, start + i], f(0)))
+                for i in range(size):  # 0 for numbers, NaN otherwise, which maxima would swallow
+                    entropy[i] += f(0) * (centre[c, i] + variance[n, c, start + i])
+                for i in range(size):
+                    sums[c, i] = f(0)
+            for p in range(noise.shape[0]):
+                _one_point(centre, deviation, noise[p], size, sums, entropy, z, rows)
+            for c in range(classes):
+                for i in range(size):
+                    probabilities[n, c, start + i] = sums[c, i] * share
             for i in range(size):
-                v[i] = variance[n, c, start + i]
-            for i in range(size):  # 0 for numbers, NaN otherwise, which maxima would swallow
-                bad[i] += f(0) * (m[i] + v[i])
-            for i in range(size):
-                largest[i] = int32(c) if m[i] > top[i] else largest[i]
-            for i in range(size):
-                top[i] = max(top[i], m[i])
-            for i in range(size):
-                v[i] = max(v[i], f(0))
-        for c in range(classes):
-            m = away[c]
-            for i in range(size):
-                m[i] -= top[i]
-        _sums(away, spread, largest, size, share, sums)
-        for c in range(classes):
-            _centres(away, spread, share, sums, largest, c, size, out)
-            _expected(out[0], out[1], nodes, size, away[c], entropy, out[2])
-            m = away[c]
-            for i in range(size):
-                whole[i] += m[i]
-        for i in range(size):
-            top[i] = f(1) / whole[i]
-        for i in range(size):
-            correction = f(0) if abs(whole[i] - f(1)) < _ROUNDING else whole[i] * _log(whole[i])
-            entropies[n, start + i] = max((entropy[i] + correction) * top[i], f(0)) + bad[i]
-        for c in range(classes):
-            m = away[c]
-            for i in range(size):
-                probabilities[n, c, start + i] = m[i] * top[i]
+                entropies[n, start + i] = entropy[i] * share
 
 
 @_kernel

@@ -11,7 +11,16 @@ from torch import Tensor
 from leanbayes._ops.logistic import logistic_moments
 from leanbayes._ops.softmax import mixture_nll, softmax_moments
 from leanbayes.errors import InputError, ShapeMismatch
-from leanbayes.likelihood.base import Likelihood, Uncertainty, inside, require_tensor, shape_of, surprise, wide
+from leanbayes.likelihood.base import (
+    Likelihood,
+    Uncertainty,
+    even_noise,
+    inside,
+    require_tensor,
+    shape_of,
+    surprise,
+    wide,
+)
 
 __all__ = ["Categorical"]
 
@@ -104,12 +113,13 @@ class Categorical(Likelihood):
         mean = torch.stack(averages).mean(0)
         return self.uncertainty(mean, torch.full((len(mean),), len(parts), device=mean.device), None)
 
-    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:  # noqa: ARG002
+    def uncertainty_of_moments(self, mean: Any, variance: Any, points: int) -> Uncertainty:
         """Return the prediction for independent Gaussian logits.
 
-        Two classes depend on the difference of their logits alone, and one quadrature is exact but for the error that
-        `leanbayes._ops.logistic` states. More classes take one quadrature each against the sum of the others, which is
-        nearly log-normal; `leanbayes._ops.softmax` states the error. Neither needs the points.
+        Two classes depend on the difference of their logits alone: quadrature, whose error `leanbayes._ops.logistic`
+        states, takes the place of the points. For 3 to 16 classes and 32 points, the probabilities are within 2e-5 for
+        logits of standard deviation 0.1, within 1e-3 for 0.3 and within 0.04 for 1; the entropies are within four
+        times that.
         """
         m, v = (wide(self._classes_second(part)) for part in (mean, variance))
         if m.shape[1] == 2:
@@ -117,7 +127,7 @@ class Categorical(Likelihood):
             predicted = torch.stack([first, second], 1)
             total = surprise(predicted).sum(1)
             return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
-        predicted, aleatoric = softmax_moments(m, v)
+        predicted, aleatoric = softmax_moments(m, v, even_noise(m.shape[1], points))
         total = surprise(predicted).sum(1)
         return Uncertainty(predicted, total, aleatoric, (total - aleatoric).clamp_min(0))
 
