@@ -68,7 +68,11 @@ def predict(
             uncertainty has settled: until its standard error, with a margin for the few draws that it is estimated
             from, is at most ``tolerance`` · √(draws / min_samples). Inputs with little uncertainty stop first. The root
             spends draws where they help: one more draw lowers the squared error by SE²/draws, and all inputs stop where
-            that is equal, which makes the sum of squared errors least for the draws spent (Neyman allocation).
+            that is equal, which makes the sum of squared errors least for the draws spent (Neyman allocation). An image
+            whose pixels are predicted has one error, the mean of those of its pixels. Draws of ``Sample(balanced=n)``
+            come in whole groups, at least two of them, because errors are estimated from groups; one group alone has
+            the standard error infinity. One pass needs no draws: there "auto" doubles the evenly spread outputs, from
+            32 on, until no total changes by more than ``tolerance``.
         tolerance: the error in nats that ``samples="auto"`` aims at.
         min_samples: the fewest draws of ``samples="auto"``; by default as many as the likelihood asks for.
         max_samples: the most draws of ``samples="auto"``.
@@ -123,7 +127,15 @@ def predict(
         if through is None and (chosen is None or isinstance(chosen, OnePass)):
             points = rounds.limit if rounds.auto else rounds.first
             predicted = predict_in_one_pass(
-                model, x, likelihood, chosen, points=points, keep_samples=keep_samples, step=step, output=output
+                model,
+                x,
+                likelihood,
+                chosen,
+                points=points,
+                tolerance=tolerance if rounds.auto else None,
+                keep_samples=keep_samples,
+                step=step,
+                output=output,
             )
             if predicted is not None:
                 return predicted
