@@ -192,7 +192,7 @@ def _measured(
         methods[method] = rows
         yield unit
     passes = {"the plain network": _AtTheMean(), "moments": Moments(), "moments of rank 0": Moments(rank=0)}
-    one_pass = {name: errors(1, by=by, samples=32) for name, by in passes.items()}
+    one_pass = {name: errors(1, by=by, samples=32) | {"passes": 1.0} for name, by in passes.items()}
     needed = {
         method: {error: _needed(rows, error, last[error]) for error in ERRORS} for method, rows in methods.items()
     }
