@@ -72,6 +72,15 @@ def test_a_linear_model_has_an_exact_mean(group: int, subspace: Any, method: Any
     assert ((found.mean(0) - law.variance).abs() < 5 * found.std(0) / math.sqrt(len(found)) + 1e-12).all()
 
 
+@pytest.mark.parametrize(("group", "samples"), [(2, 3), (4, 6), (8, 3)])
+def test_the_variance_of_numbers_has_no_bias_in_groups_that_are_not_complete(group: int, samples: int) -> None:
+    bnn, x, generator = linear(1), torch.randn(8, 3, dtype=torch.float64), seeded(5)
+    options = {"likelihood": lb.Gaussian(0.3).double(), "generator": generator, "method": "loop"}
+    parts = [lb.predict(bnn, x, by=Sample(balanced=group), samples=samples, **options).epistemic for _ in range(500)]
+    found, law = torch.stack(parts), lb.propagate.Covariance().law(bnn, x)
+    assert ((found.mean(0) - law.variance).abs() < 5 * found.std(0) / math.sqrt(len(found))).all()
+
+
 def test_loop_vmap_and_auto_make_the_same_draws() -> None:
     bnn, x = linear(3), torch.randn(5, 3, dtype=torch.float64)
     means = [
@@ -134,6 +143,8 @@ def test_what_cannot_be_balanced_is_refused() -> None:
         with pytest.raises(lb.errors.InputError, match=r"Sample\("):
             lb.predict(bnn, x, by=Sample(balanced=group), samples=4)
     assert lb.predict(laplace, x, by=Sample(balanced=2), samples=4).mean.isfinite().all()
+    with pytest.raises(lb.errors.InputError, match="smaller groups"):
+        lb.predict(linear(), x, by=Sample(balanced=8), samples="auto", max_samples=12)
     for wrong in (0, -2, True, 2.0, "pairs"):
         with pytest.raises(lb.errors.InputError, match="balanced must be"):
             Sample(balanced=wrong)  # type: ignore[arg-type]

@@ -165,7 +165,12 @@ class _Rounds:
             )
         self.tolerance, self.group = tolerance, group
         self.first = max(_up(at_least, group), 2 * group)
-        self.limit = max(at_most - at_most % group, self.first)
+        self.limit = at_most - at_most % group
+        if self.auto and self.first > self.limit:
+            raise InputError(
+                f'samples="auto" estimates errors from groups, so with {group} balanced draws to a group it makes at '
+                f"least {self.first}, and max_samples is {at_most}; allow more draws, or take smaller groups"
+            )
         if isinstance(samples, int):
             self.first = self.limit = samples
 
@@ -177,6 +182,17 @@ class _Rounds:
     def independent(self, draws: int) -> int:
         """Return how many groups of draws the first ``draws`` draws are."""
         return -(-draws // self.group)
+
+    def worth(self, draws: int) -> float:
+        """Return how many independent draws have a mean with the same error at first order.
+
+        In a balanced group of n the noise has correlations of −1/(n − 1). So the sum over whole groups is zero, and
+        over t draws of one group its variance is t(n − t)/(n − 1), compared with that of a single draw.
+        """
+        rest = draws % self.group
+        if rest == 0:
+            return draws if self.group == 1 else _MANY
+        return draws**2 * (self.group - 1) / (rest * (self.group - rest))
 
 
 def _up(count: int, group: int) -> int:
@@ -286,8 +302,7 @@ class _Predicting:
         return Prediction(parts.mean, parts.total, parts.aleatoric, parts.epistemic, error, counts, stacked)
 
     def _uncertainty(self, sums: Tensor, draws: int, centre: Tensor | None) -> Uncertainty:
-        count = draws if self.rounds.group == 1 else _MANY  # the mean of balanced draws costs no degree of freedom
-        counts = torch.full((len(sums),), count, device=sums.device)
+        counts = torch.full((len(sums),), self.rounds.worth(draws), device=sums.device)
         return self.likelihood.uncertainty(sums / draws, counts, centre)
 
     def _jackknife(self, rows: _Rows, draws: int) -> tuple[Tensor, Tensor]:
@@ -305,7 +320,8 @@ class _Predicting:
             return unknown, unknown
         left_out = []
         for group in range(groups):
-            count = draws - sum(draw // size % groups == group for draw in range(draws))
+            whole, rest = divmod(draws, size)
+            count = draws - size * len(range(group, whole, groups)) - (rest if whole % groups == group else 0)
             left_out.append(self.likelihood.nats(self._uncertainty(total - sums[group], count, rows.centre)))
         values = torch.stack(left_out)
         mean = values.mean(0)
