@@ -120,3 +120,32 @@ def test_samples_of_a_mixture_can_be_kept() -> None:
     prediction = lb.predict(Ensemble(_network(0), _network(1)), _inputs(5), samples=8, keep_samples=True)
     assert prediction.samples is not None
     assert prediction.samples.shape == (16, 5, 3)
+
+
+def test_auto_takes_more_points_until_nothing_changes() -> None:
+    """Its totals are those of the most points, up to the tolerance, and narrow laws stop at twice the fewest."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for scale in (0.05, 2.0):
+        bnn = lb.Bayesian(nn.Linear(4, 5).double(), posterior=lb.posteriors.Normal(scale), predict_by="moments")
+        most = lb.predict(bnn, x, samples=4096)
+        for tolerance in (0.02, 1e-3):
+            auto = lb.predict(bnn, x, samples="auto", tolerance=tolerance, max_samples=4096)
+            assert (auto.total - most.total).abs().max() <= 2 * tolerance
+            assert (auto.draws == 1).all()
+            assert (auto.standard_error == 0).all()
+        if scale < 1:
+            assert torch.equal(auto.mean, lb.predict(bnn, x, samples=64).mean)
+    few = lb.predict(bnn, x, samples="auto", tolerance=1e-9, max_samples=48)
+    assert torch.equal(few.mean, lb.predict(bnn, x, samples=48).mean)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_auto_for_the_pixels_of_one_pass(classes: int) -> None:
+    bnn = lb.Bayesian(nn.Conv2d(1, classes, 3, padding=1), posterior=lb.posteriors.Normal(0.4), predict_by="moments")
+    x = torch.randn(3, 1, 5, 6)
+    auto = lb.predict(bnn, x, samples="auto", batch_size=2)
+    assert auto.total.shape == (3, 5, 6)
+    assert auto.draws.tolist() == [1] * 3
+    most = lb.predict(bnn, x, samples=2048)
+    assert (auto.total - most.total).abs().flatten(1).mean(1).max() < 0.04

@@ -322,6 +322,30 @@ def test_automatic_draws_go_to_the_inputs_that_asked_for_them(batch_size: int | 
     assert ((ratio > 0.2) & (ratio < 1 + 5 * (2 / draws).sqrt())).all()
 
 
+@pytest.mark.parametrize("by", [lb.propagate.Sample(), lb.propagate.Sample(balanced=2)])
+def test_automatic_draws_for_pixels_follow_the_mean_error_of_each_image(by: lb.propagate.Sample) -> None:
+    """One logit wx against 0 for each pixel: an image of zeros is known at once, and a part of one counts as a part."""
+    layer = nn.Conv2d(1, 2, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([1.0, 0.0]).view(2, 1, 1, 1))
+    bnn = lb.Bayesian(layer, posterior=lb.posteriors.Normal(0.6))
+    x = torch.zeros(4, 1, 6, 6, dtype=torch.float64)
+    x[1, :, 0, 0], x[2, :, 0], x[3] = 2.0, 2.0, 2.0  # one pixel, one row, all pixels
+    draws, tolerance = [], 0.01
+    for seed in range(12):
+        p = lb.predict(bnn, x, by=by, samples="auto", tolerance=tolerance, max_samples=128, generator=seeded(seed))
+        allowed = tolerance * (p.draws / 4).sqrt()
+        assert ((p.standard_error <= allowed) | (p.draws == 128)).all()
+        draws.append(p.draws.double())
+    mean = torch.stack(draws).mean(0)
+    assert mean[0] == 4
+    assert mean[1] < mean[2] < mean[3]
+    one = lb.predict(bnn, x[3:, ..., :1, :1], by=by, samples=16, method="loop", generator=seeded(1))
+    whole = lb.predict(bnn, x, by=by, samples=16, method="loop", generator=seeded(1))
+    shares = torch.tensor([0.0, 1 / 36, 1 / 6, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(whole.standard_error, shares * one.standard_error, rtol=1e-6, atol=1e-12)
+
+
 def test_stubborn_inputs_of_all_batches_are_drawn_together() -> None:
     """One open input in each of ten batches of ten: the later rounds see them as one batch."""
     sizes: list[int] = []

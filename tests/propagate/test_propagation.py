@@ -28,6 +28,10 @@ class TestSample(Conformance):
     value = Sample()
 
 
+class TestBalancedSample(Conformance):
+    value = Sample(balanced=2)
+
+
 class TestMirrored(Conformance):
     value = Mirrored()
 

@@ -79,6 +79,7 @@ class Draws:
         self.method = method if self.by.plain_draws and through is None else "loop"
         self.ready: list[Any] = []  # outputs that are computed but not yet asked for
         self.noises: list[dict[str, Tensor]] = []  # noise that is drawn but not yet used
+        self.fresh: Iterator[dict[str, Tensor]] = iter(())  # noise that is not yet drawn
         self.chunk = 0 if self.method == "loop" else 1  # draws at a time; 0: vmap is out of the question
         self.recorded = False
         self.prefix: SharedPrefix | None = None
@@ -94,10 +95,11 @@ class Draws:
         return other
 
     def take(self, count: int) -> Iterator[Any]:
-        """Yield ``count`` outputs."""
+        """Yield ``count`` outputs; groups of draws that belong together begin anew."""
         if isinstance(self.model, Predictor):
             yield from map(self.output, self._of_predictor(self.model, count))
             return
+        self.fresh = self.by.noises(self.weights, self.generator)
         for done in range(count):
             if not self.ready:
                 self._make(count - done)
@@ -172,7 +174,7 @@ class Draws:
         return consistently(attempt, self.model.reuse, self.model.model, self.inputs, self.generator)
 
     def _vmapped(self, count: int) -> None:
-        noises = [self._noise() for _ in range(count)]
+        noises = [next(self.fresh) for _ in range(count)]
         stacked = {name: w.sample(torch.stack([noise[name] for noise in noises])) for name, w in self.weights.items()}
         try:
             self.ready += _unstack(self._sharing(vmap(self._pass, randomness="different"), stacked))
@@ -220,14 +222,13 @@ class Draws:
             source = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ())))
         return (self._called(network) for network in predictor.networks(count, source))
 
-    def _noise(self) -> dict[str, Tensor]:
-        return {name: weight.noise(self.generator) for name, weight in self.weights.items()}
-
     def _stand_ins(self) -> dict[str, Tensor]:
         if not self.by.plain_draws:
             assert isinstance(self.model, Bayesian)
             return self.by.stand_ins(self.weights, self.model.model, self.generator)
         noise = self.noises.pop(0) if self.noises else None
+        if noise is None and self.by.group > 1:
+            noise = next(self.fresh)
         for name, weight in self.weights.items():  # only the random coordinates are written anew
             if name not in self.buffers:
                 self.buffers[name] = weight.mean.clone(memory_format=torch.contiguous_format)

@@ -12,11 +12,14 @@ from torch import nn
 from leanbayes._calls import Inputs, take
 from leanbayes._calls import batch_size as size_of
 from leanbayes.errors import NonFinite
-from leanbayes.likelihood import Likelihood
+from leanbayes.likelihood import Likelihood, Uncertainty
 from leanbayes.prediction.prediction import Prediction, joined, laws_of
 from leanbayes.propagate import Propagation
+from leanbayes.propagate.outputs import Outputs
 
 __all__ = ["predict_in_one_pass"]
+
+_FEWEST_POINTS = 32  # of "auto"; Categorical says how close they are
 
 
 def predict_in_one_pass(
@@ -26,6 +29,7 @@ def predict_in_one_pass(
     by: Propagation | None,
     *,
     points: int,
+    tolerance: float | None,
     keep_samples: bool,
     step: int,
     output: Callable[[Any], Any],
@@ -38,6 +42,7 @@ def predict_in_one_pass(
         likelihood: says what the outputs mean.
         by: a propagation to use instead of that of the model.
         points: how many evenly spread outputs stand for that distribution where no closed form exists.
+        tolerance: the change of the total uncertainty in nats below which fewer points are enough; None for no fewer.
         keep_samples: whether to keep what each of these outputs predicts.
         step: how many inputs are computed at a time.
         output: picks the tensor from what the model returns.
@@ -48,7 +53,7 @@ def predict_in_one_pass(
         laws = laws_of(model, take(x, slice(start, start + step)), output, by)
         if laws is None:
             return None
-        parts = [law.uncertainty(likelihood, points) for law in laws]
+        parts = [_uncertainty(law, likelihood, points, tolerance) for law in laws]
         predicted = parts[0] if len(parts) == 1 else likelihood.mixed(parts)
         if not all(bool(torch.isfinite(part).all()) for part in (predicted.mean, predicted.total)):
             raise NonFinite(
@@ -69,3 +74,18 @@ def predict_in_one_pass(
             )
         )
     return joined(predictions, torch.arange(size))
+
+
+def _uncertainty(law: Outputs, likelihood: Likelihood, points: int, tolerance: float | None) -> Uncertainty:
+    """Return the uncertainty; with a tolerance, from twice as many points again and again until no input changes."""
+    if tolerance is None:
+        return law.uncertainty(likelihood, points)
+    count = min(_FEWEST_POINTS, points)
+    predicted = law.uncertainty(likelihood, count)
+    while count < points:
+        count = min(2 * count, points)
+        before, predicted = likelihood.nats(predicted), law.uncertainty(likelihood, count)
+        change = (likelihood.nats(predicted) - before).abs()
+        if change.flatten(1).mean(1).le(tolerance).all() if change.dim() > 1 else change.le(tolerance).all():
+            break
+    return predicted

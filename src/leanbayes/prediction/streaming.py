@@ -27,6 +27,7 @@ from leanbayes.propagate import OnePass, PropagationLike, as_propagation
 __all__ = ["predict"]
 
 _GROUPS = 16  # running averages for the jackknife: memory is that of sixteen draws, whatever the number of draws
+_MANY = 2**40  # draws whose mean has no error to speak of
 _DOUBT = -1.645  # the 5 % quantile of the Normal: "auto" stops where the error is small enough at odds of 19 to 1
 
 
@@ -67,7 +68,11 @@ def predict(
             uncertainty has settled: until its standard error, with a margin for the few draws that it is estimated
             from, is at most ``tolerance`` · √(draws / min_samples). Inputs with little uncertainty stop first. The root
             spends draws where they help: one more draw lowers the squared error by SE²/draws, and all inputs stop where
-            that is equal, which makes the sum of squared errors least for the draws spent (Neyman allocation).
+            that is equal, which makes the sum of squared errors least for the draws spent (Neyman allocation). An image
+            whose pixels are predicted has one error, the mean of those of its pixels. Draws of ``Sample(balanced=n)``
+            come in whole groups, at least two of them, because errors are estimated from groups; one group alone has
+            the standard error infinity. One pass needs no draws: there "auto" doubles the evenly spread outputs, from
+            32 on, until no total changes by more than ``tolerance``.
         tolerance: the error in nats that ``samples="auto"`` aims at.
         min_samples: the fewest draws of ``samples="auto"``; by default as many as the likelihood asks for.
         max_samples: the most draws of ``samples="auto"``.
@@ -99,7 +104,6 @@ def predict(
         refuse_random_parts(model)
     if isinstance(model, Predictor) and model.members is not None:
         samples = model.members if samples == "auto" else min(samples, model.members)
-    rounds = _Rounds(samples, tolerance, likelihood.fewest if min_samples is None else min_samples, max_samples)
     if keep_samples and samples == "auto":
         raise InputError(
             'samples="auto" makes a different number of draws for each input, so they cannot be kept; give a number'
@@ -109,6 +113,8 @@ def predict(
         chosen = chosen or model.predict_by
     if through is not None:
         chosen = whole_draws(through, chosen, given=by is not None)
+    fewest = likelihood.fewest if min_samples is None else min_samples
+    rounds = _Rounds(samples, tolerance, fewest, max_samples, group=1 if chosen is None else chosen.group)
     if method not in ("auto", "loop", "vmap"):
         raise UnknownName.of("method", method, ["auto", "loop", "vmap"])
     device = next((parameter.device for parameter in model.parameters()), None)
@@ -121,7 +127,15 @@ def predict(
         if through is None and (chosen is None or isinstance(chosen, OnePass)):
             points = rounds.limit if rounds.auto else rounds.first
             predicted = predict_in_one_pass(
-                model, x, likelihood, chosen, points=points, keep_samples=keep_samples, step=step, output=output
+                model,
+                x,
+                likelihood,
+                chosen,
+                points=points,
+                tolerance=tolerance if rounds.auto else None,
+                keep_samples=keep_samples,
+                step=step,
+                output=output,
             )
             if predicted is not None:
                 return predicted
@@ -134,9 +148,13 @@ def predict(
 
 
 class _Rounds:
-    """How many draws to make, and after which of them to check whether they are enough."""
+    """How many draws to make, and after which of them to check whether they are enough.
 
-    def __init__(self, samples: int | str, tolerance: float, at_least: int, at_most: int) -> None:
+    Draws that depend on each other come in groups. "auto" makes whole groups, and at least two of them, because
+    errors are estimated from groups.
+    """
+
+    def __init__(self, samples: int | str, tolerance: float, at_least: int, at_most: int, group: int) -> None:
         self.auto = samples == "auto"
         if not self.auto and not (isinstance(samples, int) and samples >= 1):
             raise InputError(f'samples must be at least 1, or "auto", got {samples!r}')
@@ -145,13 +163,41 @@ class _Rounds:
                 f"need a finite tolerance > 0 and 2 <= min_samples <= max_samples, "
                 f"got {tolerance}, {at_least} and {at_most}"
             )
-        self.tolerance, self.first, self.limit = tolerance, at_least, at_most
+        self.tolerance, self.group = tolerance, group
+        self.first = max(_up(at_least, group), 2 * group)
+        self.limit = at_most - at_most % group
+        if self.auto and self.first > self.limit:
+            raise InputError(
+                f'samples="auto" estimates errors from groups, so with {group} balanced draws to a group it makes at '
+                f"least {self.first}, and max_samples is {at_most}; allow more draws, or take smaller groups"
+            )
         if isinstance(samples, int):
             self.first = self.limit = samples
 
         self.ends = [self.first]  # draws in all after each round, which adds half as many again
         while self.ends[-1] < self.limit:
-            self.ends.append(min(self.ends[-1] + max(2, self.ends[-1] // 2), self.limit))
+            more = _up(max(2, self.ends[-1] // 2), group)
+            self.ends.append(min(self.ends[-1] + more, self.limit))
+
+    def independent(self, draws: int) -> int:
+        """Return how many groups of draws the first ``draws`` draws are."""
+        return -(-draws // self.group)
+
+    def worth(self, draws: int) -> float:
+        """Return how many independent draws have a mean with the same error at first order.
+
+        In a balanced group of n the noise has correlations of −1/(n − 1). So the sum over whole groups is zero, and
+        over t draws of one group its variance is t(n − t)/(n − 1), compared with that of a single draw.
+        """
+        rest = draws % self.group
+        if rest == 0:
+            return draws if self.group == 1 else _MANY
+        return draws**2 * (self.group - 1) / (rest * (self.group - rest))
+
+
+def _up(count: int, group: int) -> int:
+    """Return the least multiple of ``group`` that is not below ``count``."""
+    return -(-count // group) * group
 
 
 @dataclass
@@ -232,8 +278,8 @@ class _Predicting:
             if rows.sums is None:
                 rows.centre = self.likelihood.centre(out)
                 first = self.likelihood.statistics(out, rows.centre)
-                rows.sums = first.new_zeros(min(_GROUPS, self.rounds.limit), *first.shape)
-            rows.sums[draw % len(rows.sums)] += self.likelihood.statistics(out, rows.centre)
+                rows.sums = first.new_zeros(min(_GROUPS, self.rounds.independent(self.rounds.limit)), *first.shape)
+            rows.sums[draw // self.rounds.group % len(rows.sums)] += self.likelihood.statistics(out, rows.centre)
             if self.keep:
                 samples.append(self.likelihood.predictive(out))
         assert rows.sums is not None
@@ -245,7 +291,7 @@ class _Predicting:
         """Whether the standard error of each input, taken with caution, is worth no more draws."""
         error, bias = self._jackknife(rows, draws)
         allowed = self.rounds.tolerance * math.sqrt(draws / self.rounds.first)  # where one more draw is worth the same
-        return error * _caution(min(draws, _GROUPS)) + bias <= allowed
+        return error * _caution(min(self.rounds.independent(draws), _GROUPS)) + bias <= allowed
 
     def _prediction(self, rows: _Rows, draws: int, samples: list[Tensor]) -> Prediction:
         assert rows.sums is not None
@@ -256,7 +302,7 @@ class _Predicting:
         return Prediction(parts.mean, parts.total, parts.aleatoric, parts.epistemic, error, counts, stacked)
 
     def _uncertainty(self, sums: Tensor, draws: int, centre: Tensor | None) -> Uncertainty:
-        counts = torch.full((len(sums),), draws, device=sums.device)
+        counts = torch.full((len(sums),), self.rounds.worth(draws), device=sums.device)
         return self.likelihood.uncertainty(sums / draws, counts, centre)
 
     def _jackknife(self, rows: _Rows, draws: int) -> tuple[Tensor, Tensor]:
@@ -267,13 +313,15 @@ class _Predicting:
         """
         assert rows.sums is not None
         sums, total = rows.sums, rows.sums.sum(0)
-        groups = min(draws, len(sums))
+        size = self.rounds.group
+        groups = min(self.rounds.independent(draws), len(sums))
         if groups < 2:
             unknown = torch.full((len(rows),), torch.inf, dtype=sums.dtype, device=sums.device)
             return unknown, unknown
         left_out = []
         for group in range(groups):
-            count = draws - len(range(group, draws, groups))
+            whole, rest = divmod(draws, size)
+            count = draws - size * len(range(group, whole, groups)) - (rest if whole % groups == group else 0)
             left_out.append(self.likelihood.nats(self._uncertainty(total - sums[group], count, rows.centre)))
         values = torch.stack(left_out)
         mean = values.mean(0)

@@ -6,7 +6,7 @@ value with its defaults. `leanbayes.Bayesian` takes one value for training (``pr
 
 | value | name | what it does |
 |---|---|---|
-| `Sample` | ``"sample"`` | one weight draw for the whole batch |
+| `Sample` | ``"sample"`` | one weight draw for the whole batch; in predictions also balanced groups of them |
 | `Mirrored` | ``"mirrored"`` | a draw for half of the batch, its mirror image for the other half; made for batch norm |
 | `Local` | ``"local"`` | the noise of the weights is moved to the outputs of each layer |
 | `Flipout` | ``"flipout"`` | one draw, its sign flipped at random for each example |

@@ -6,7 +6,7 @@ one class with a ``name`` and a method ``stand_ins``; see `Propagation`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
@@ -118,6 +118,19 @@ class Propagation(ABC):
             model: the network that they belong to; errors name its modules.
             generator: the source of all random numbers of this pass.
         """
+
+    @property
+    def group(self) -> int:
+        """How many successive draws of a prediction depend on each other; other draws are independent."""
+        return 1
+
+    def noises(self, weights: Weights, generator: torch.Generator | None) -> Iterator[dict[str, Tensor]]:
+        """Yield the noise of one draw of all weights after the other, for predictions from plain draws.
+
+        The first ``group`` of them belong together, and so do the next.
+        """
+        while True:
+            yield {name: weight.noise(generator) for name, weight in weights.items()}
 
     @property
     def for_prediction(self) -> "Propagation":
