@@ -13,16 +13,22 @@ __all__ = ["kernel_fits", "pair", "pull_back"]
 _PIECE = 2**17  # numbers that a thread takes at a time; no result depends on it
 
 
-def kernel_fits(*tensors: Tensor) -> bool:
-    """Return whether the kernels can use these tensors: large, contiguous, float32, and numba is there."""
-    if not all(has_kernel(tensor, tensor.numel()) and tensor.is_contiguous() for tensor in tensors):
+def kernel_fits(*tensors: Tensor, least: int | None = None) -> bool:
+    """Return whether the kernels can use these tensors: large, contiguous, float32, and numba is there.
+
+    Args:
+        tensors: the tensors.
+        least: how many numbers each of them must have; by default so many that the call pays for one tensor.
+    """
+    size = {} if least is None else {"least": least}
+    if not all(has_kernel(tensor, tensor.numel(), **size) and tensor.is_contiguous() for tensor in tensors):
         return False
     return compiled.available()
 
 
-def pair(mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return μ + σξ and μ − σξ with σ = softplus(ρ)."""
-    first, second = torch.empty_like(mean), torch.empty_like(mean)
+def pair(mean: Tensor, rho: Tensor, noise: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """Return μ + σξ and μ − σξ with σ = softplus(ρ), written to ``out`` if it is given."""
+    first, second = (torch.empty_like(mean), torch.empty_like(mean)) if out is None else out
     _run("pair", first, second, mean, rho, noise)
     return first, second
 

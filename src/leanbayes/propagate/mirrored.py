@@ -11,6 +11,7 @@ from leanbayes._ops import sparse
 from leanbayes._ops.halves_norm import halves_of, kernel_fits, norm_of_halves
 from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.errors import InputError
+from leanbayes.propagate.ahead import draw_ahead
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, channel_axis, plain_input
 from leanbayes.propagate.propagation import Propagation, Weights
 from leanbayes.propagate.registry import Registry
@@ -60,7 +61,9 @@ class Mirrored(Propagation):
                     f"mirrored draws need noise that is symmetric about 0, which {weight.family} is not; "
                     'use propagate="sample"'
                 )
-        return {name: make_stand_in(weight, RULES, generator) for name, weight in weights.items()}
+        made = {name: make_stand_in(weight, RULES, generator) for name, weight in weights.items()}
+        draw_ahead(list(made.values()))
+        return dict(made)
 
 
 @RULES.rule(*LINEAR_OPS, exact=True, assumes=_ASSUMES)
@@ -69,6 +72,10 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     x = plain_input(input)
     if channel_axis(operation, x) == 0 or len(x) < 2:  # no batch, or no second half
         return operation(x, _drawn(weight), _drawn(bias), *args, **kwargs)
+    if operation is F.linear:
+        product = _batched_product(x, weight, bias)
+        if product is not None:
+            return product
     weights, biases = _pair(weight), _pair(bias)
     product = _sparse_product(operation, x, weights, *args, **kwargs)
     if product is not None:
@@ -79,6 +86,23 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     halves = x.split(halves_of(len(x)))
     pairs = zip(halves, weights, biases, strict=True)
     return torch.cat([operation(half, one, other, *args, **kwargs) for half, one, other in pairs])
+
+
+def _batched_product(x: Tensor, weight: Any, bias: Any) -> Tensor | None:
+    """Multiply both halves of equal size by their draws in one call; None where the draws are not stacked already."""
+    weights = _both(weight)
+    if weights is None or len(x) % 2 or not x.numel() or x.shape[-1] != weights.shape[-1]:
+        return None
+    halves = x.reshape(2, -1, x.shape[-1])
+    if bias is None:
+        product = torch.bmm(halves, weights.transpose(1, 2))
+    else:
+        biases = _both(bias)
+        offset = bias.expand(2, -1) if not isinstance(bias, StandIn) else biases
+        if offset is None:
+            return None
+        product = torch.baddbmm(offset.unsqueeze(1), halves, weights.transpose(1, 2))
+    return product.view(*x.shape[:-1], -1)
 
 
 def _sparse_product(
@@ -104,6 +128,11 @@ def batch_norm(
         if all(value.dtype == x.dtype for value in (*gains, *offsets)):
             return norm_of_halves(x, gains, offsets, running_mean, running_var, momentum, eps)
     normed = operation(x, running_mean, running_var, None, None, training, momentum, eps)
+    both = _both(weight), _both(bias)
+    if both[0] is not None and both[1] is not None and len(x) % 2 == 0 and normed.dtype == both[0].dtype:
+        grid = normed.view(2, -1, *normed.shape[1:])
+        gains, offsets = (values.view(2, 1, -1, *[1] * (normed.dim() - 2)) for values in both if values is not None)
+        return torch.addcmul(offsets, grid, gains).view(normed.shape)
     shape = (-1, *[1] * (normed.dim() - 2))
     gain, offset = (None if value is None else _by_half(value, len(normed), shape) for value in (weight, bias))
     if gain is not None and offset is not None and normed.dtype == gain.dtype == offset.dtype:
@@ -121,9 +150,19 @@ def _by_half(value: Any, count: int, shape: tuple[int, ...]) -> Tensor:
     return torch.cat([row.view(1, *shape).expand(number, -1, *shape[1:]) for row, number in rows])
 
 
+def _both(value: Any) -> Tensor | None:
+    """Return μ + Δ and μ − Δ of a stand-in along a first axis, if they are computed already."""
+    return value.both if isinstance(value, StandIn) else None
+
+
 def _pair(value: Any) -> tuple[Any, Any]:
     """Return μ + Δ and μ − Δ of a stand-in, and any other value twice."""
-    return value.weight.pair(value.noise()) if isinstance(value, StandIn) else (value, value)
+    if not isinstance(value, StandIn):
+        return value, value
+    if value.both is not None:
+        first, second = value.both.unbind(0)
+        return first, second
+    return value.weight.pair(value.noise())
 
 
 def _drawn(value: Any) -> Any:

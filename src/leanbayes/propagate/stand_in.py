@@ -30,6 +30,7 @@ class StandIn(Tensor):
         generator: the source of random numbers.
         held: the noise of this pass, once it is drawn.
         source: the stand-in whose noise this one shares, if there is one.
+        both: the draw of this pass and its mirror image along a first axis, where they are computed ahead.
         uses: counts the uses of weights in this pass, if somebody asks for it.
         plain: whether every operation gets the weight draw of this pass.
         recomputable: whether a checkpoint may use it again in the backward pass: it answers as the first time.
@@ -41,6 +42,7 @@ class StandIn(Tensor):
     generator: torch.Generator | None
     held: Tensor | None
     source: "StandIn | None"
+    both: Tensor | None
     uses: Uses | None
     plain: bool
     sampled: dict[Any, Tensor]
@@ -142,7 +144,7 @@ def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Genera
     else:
         stand_in = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
     stand_in.weight, stand_in.rules, stand_in.generator = weight, rules, generator
-    stand_in.held = stand_in.source = None
+    stand_in.held = stand_in.source = stand_in.both = None
     stand_in.uses, stand_in.sampled = uses_of_now(), {}
     stand_in.plain = stand_in.uses is not None and stand_in.uses.is_plain(rules.name, weight.name)
     return stand_in

@@ -1,0 +1,57 @@
+"""The noise of a whole pass, drawn before it begins, and the mirrored pairs of all small tensors in one operation.
+
+A network of many small tensors spends more time on calling operations than on their arithmetic. One operation for all
+small tensors takes the calls of one.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from leanbayes._ops.sparse_tensor import SparseTensor
+from leanbayes._sharding import is_piece
+from leanbayes.propagate.stand_in import StandIn
+
+__all__ = ["draw_ahead"]
+
+_SMALL = 2**17  # numbers below which a tensor has no kernel of its own, and its pair costs little memory
+
+
+def draw_ahead(made: Sequence[StandIn]) -> None:
+    """Draw the noise of all stand-ins in their order and, where gradients are computed, small mirrored pairs together.
+
+    The order in which a network uses its weights changes no number then.
+    """
+    if torch.compiler.is_compiling():  # the noise is a part of the graph where it is used
+        return
+    for one in made:
+        one.noise()
+    if not torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return  # gradients are averaged over processes as soon as each is there, and one operation would delay them
+    groups: dict[tuple[object, ...], list[StandIn]] = {}
+    for one in made:
+        if _is_small(one):
+            groups.setdefault((one.weight.family, one.weight.mean.dtype, one.weight.mean.device), []).append(one)
+    for members in groups.values():
+        _pair_together(members)
+
+
+def _is_small(one: StandIn) -> bool:
+    """Return whether a stand-in is that of a small tensor, all of whose entries are random, each with a scale."""
+    weight = one.weight
+    mean, rho = weight.mean, weight.rho
+    if one.plain or rho is None or weight.index is not None or isinstance(mean, SparseTensor) or is_piece(mean):
+        return False
+    return rho.shape == mean.shape and rho.dtype == mean.dtype and 0 < mean.numel() < _SMALL
+
+
+def _pair_together(members: list[StandIn]) -> None:
+    noises = [one.noise().reshape(-1) for one in members]
+    means: list[Tensor] = [one.weight.mean for one in members]
+    rhos = [one.weight.rho for one in members if one.weight.rho is not None]
+    pairs = members[0].weight.family.pairs(means, rhos, torch.cat(noises))
+    for one, both in zip(members, pairs or (), strict=False):
+        one.both = both
