@@ -6,9 +6,10 @@ from torch import Tensor
 
 from leanbayes._ops import compiled
 from leanbayes._ops.normal import has_kernel
+from leanbayes._ops.normal_numpy import STEP
 from leanbayes._ops.threads import share_out
 
-__all__ = ["kernel_fits", "pair", "pull_back"]
+__all__ = ["kernel_fits", "pair", "pair_of_seed", "pull_back", "pull_back_of_seed"]
 
 _PIECE = 2**17  # numbers that a thread takes at a time; no result depends on it
 
@@ -40,13 +41,27 @@ def pull_back(of_first: Tensor, of_second: Tensor, rho: Tensor, noise: Tensor) -
     return of_mean, of_rho
 
 
-def _run(name: str, *tensors: Tensor) -> None:
+def pair_of_seed(mean: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return what `pair` does for the noise that `leanbayes._ops.normal.fill` makes of a seed, without storing it."""
+    first, second = torch.empty_like(mean), torch.empty_like(mean)
+    _run("pair_of_seed", first, second, mean, rho, seed=seed)
+    return first, second
+
+
+def pull_back_of_seed(of_first: Tensor, of_second: Tensor, rho: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `pair_of_seed` for μ and ρ, which take the places of those of the pair in memory."""
+    _run("pull_back_of_seed", of_first, of_second, rho, seed=seed)
+    return of_first, of_second
+
+
+def _run(name: str, *tensors: Tensor, seed: int | None = None) -> None:
     from leanbayes._ops import mirrored_kernels  # numba takes half a second, which small models need not wait for
 
     kernel = getattr(mirrored_kernels, name)
-    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors]
+    arrays = [tensor.detach().numpy().reshape(-1) for tensor in tensors]
 
     def piece(start: int) -> None:
-        kernel(*(array[start : start + _PIECE] for array in arrays))
+        first = () if seed is None else (np.uint64((seed + start // 2 * STEP) % 2**64),)
+        kernel(*first, *(array[start : start + _PIECE] for array in arrays))
 
     share_out(piece, range(0, arrays[0].size, _PIECE))

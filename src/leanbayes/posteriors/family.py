@@ -102,6 +102,13 @@ class Family(ABC):
         """
         return None
 
+    def seed(self, mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> int | None:  # noqa: ARG002
+        """Draw a seed of which kernels make the noise of a tensor where they need it, or None where they cannot.
+
+        It takes the place of `noise`, which would draw the same numbers.
+        """
+        return None
+
     @abstractmethod
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:
         """Return Var(W). The caller passes ``mean`` where the family is ``relative`` or ``joint``."""

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 
+from leanbayes._ops import mirrored
+from leanbayes._ops.normal import seed_of
 from leanbayes._ops.scales import squared_softplus
 from leanbayes.errors import UnknownName
 from leanbayes.posteriors._noise import (
@@ -91,6 +93,13 @@ class Normal(LocationScale):
     def pairs(self, means: Sequence[Tensor], rhos: Sequence[Tensor], noise: Tensor) -> Sequence[Tensor] | None:
         """Return what `pair` does for many tensors at once."""
         return mirrored_normals(means, rhos, noise) if self._by_softplus else None
+
+    def seed(self, mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> int | None:
+        """Draw a seed where the kernels of a mirrored pair fit."""
+        ours = self._by_softplus and type(self).noise is Normal.noise
+        if not ours or rho.shape != mean.shape or not mirrored.kernel_fits(mean, rho):
+            return None
+        return seed_of(generator)
 
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return σ²."""

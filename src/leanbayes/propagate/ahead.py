@@ -26,7 +26,11 @@ def draw_ahead(made: Sequence[StandIn]) -> None:
     if torch.compiler.is_compiling():  # the noise is a part of the graph where it is used
         return
     for one in made:
-        one.noise()
+        if _is_whole(one):
+            assert one.weight.rho is not None
+            one.seed = one.weight.family.seed(one.weight.mean, one.weight.rho, one.generator)
+        if one.seed is None:
+            one.noise()
     if not torch.is_grad_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
         return
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -39,12 +43,19 @@ def draw_ahead(made: Sequence[StandIn]) -> None:
         _pair_together(members)
 
 
-def _is_small(one: StandIn) -> bool:
-    """Return whether a stand-in is that of a small tensor, all of whose entries are random, each with a scale."""
+def _is_whole(one: StandIn) -> bool:
+    """Return whether a stand-in is that of a dense tensor all of whose entries are random."""
     weight = one.weight
-    mean, rho = weight.mean, weight.rho
-    if one.plain or rho is None or weight.index is not None or isinstance(mean, SparseTensor) or is_piece(mean):
+    plain = not isinstance(weight.mean, SparseTensor) and not is_piece(weight.mean)
+    return plain and weight.rho is not None and weight.index is None
+
+
+def _is_small(one: StandIn) -> bool:
+    """Return whether a stand-in is that of a small tensor, each of whose entries has a scale of its own."""
+    if one.plain or one.seed is not None or not _is_whole(one):
         return False
+    mean, rho = one.weight.mean, one.weight.rho
+    assert rho is not None
     return rho.shape == mean.shape and rho.dtype == mean.dtype and 0 < mean.numel() < _SMALL
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from leanbayes._ops import sparse
 from leanbayes._ops.halves_norm import halves_of, kernel_fits, norm_of_halves
+from leanbayes._ops.mirrored_layer import MirroredProduct, product_of
 from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
 from leanbayes.errors import InputError
 from leanbayes.propagate.ahead import draw_ahead
@@ -19,6 +20,11 @@ from leanbayes.propagate.sample import Sample
 from leanbayes.propagate.stand_in import StandIn, make_stand_in
 
 __all__ = ["RULES", "Mirrored"]
+
+_SMALL_WORK = 10**7  # products of numbers in a convolution, below which its call takes longer than they do
+_LANES = 16  # channels of which groups must have a multiple, for the library to have fast code for them
+_GROUPED = (F.conv1d, F.conv2d, F.conv3d)
+_USUAL = (1, 0, 1)  # stride, padding and dilation of a convolution
 
 RULES = Registry("mirrored", agree=True, by_example=True)
 _ASSUMES = "the first axis holds the examples; those of one half share a draw, the others have its mirror image"
@@ -72,10 +78,9 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     x = plain_input(input)
     if channel_axis(operation, x) == 0 or len(x) < 2:  # no batch, or no second half
         return operation(x, _drawn(weight), _drawn(bias), *args, **kwargs)
-    if operation is F.linear:
-        product = _batched_product(x, weight, bias)
-        if product is not None:
-            return product
+    product = _in_one_call(operation, x, weight, bias, args, kwargs)
+    if product is not None:
+        return product
     weights, biases = _pair(weight), _pair(bias)
     product = _sparse_product(operation, x, weights, *args, **kwargs)
     if product is not None:
@@ -88,10 +93,60 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     return torch.cat([operation(half, one, other, *args, **kwargs) for half, one, other in pairs])
 
 
+def _in_one_call(
+    operation: Operation, x: Tensor, weight: Any, bias: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor | None:
+    """Multiply both halves by their draws in one call; None where no such call fits or pays."""
+    if not isinstance(weight, StandIn):
+        return None
+    if weight.seed is not None:
+        return _seeded_product(operation, x, weight, bias, args, kwargs)
+    if weight.both is None or len(x) % 2 or not x.numel():
+        return None
+    if operation is F.linear:
+        return _batched_product(x, weight, bias)
+    return _grouped_product(operation, x, weight.both, bias, args) if operation in _GROUPED and not kwargs else None
+
+
+def _seeded_product(
+    operation: Operation, x: Tensor, weight: StandIn, bias: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor | None:
+    """Multiply by the draws of a large weight, which are made where they are needed."""
+    rho, mean, seed = weight.weight.rho, weight.weight.mean, weight.seed
+    if rho is None or seed is None or not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    if type(x) not in (Tensor, nn.Parameter) or x.dtype != mean.dtype or not x.is_cpu:
+        return None
+    biases = None if bias is None else _both(bias) if isinstance(bias, StandIn) else bias.expand(2, -1)
+    product = product_of(operation, args, kwargs)
+    if product is None or (bias is not None and biases is None):
+        return None
+    result: Tensor = MirroredProduct.apply(product, seed, x, mean, rho, biases)
+    return result
+
+
+def _grouped_product(
+    operation: Operation, x: Tensor, weights: Tensor, bias: Any, args: tuple[Any, ...]
+) -> Tensor | None:
+    """Convolve both halves of equal size as groups of channels, where the call takes longer than its arithmetic."""
+    groups = args[3] if len(args) > 3 else 1
+    work = x.numel() * weights.shape[1] * weights[0, 0, 0].numel()
+    fits = x.is_cpu and x.dtype == weights.dtype == torch.float32 and x.is_contiguous()
+    if groups != 1 or not fits or work > _SMALL_WORK or any(n % _LANES for n in weights.shape[1:3]):
+        return None
+    biases = None if bias is None else _both(bias) if isinstance(bias, StandIn) else bias.expand(2, -1)
+    if bias is not None and biases is None:
+        return None
+    grouped = x.view(2, -1, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+    flat = None if biases is None else biases.flatten()
+    product = operation(grouped, weights.flatten(0, 1), flat, *(*args, *_USUAL[len(args) :])[:3], 2, *args[4:])
+    return product.view(len(product), 2, -1, *product.shape[2:]).transpose(0, 1).flatten(0, 1)
+
+
 def _batched_product(x: Tensor, weight: Any, bias: Any) -> Tensor | None:
-    """Multiply both halves of equal size by their draws in one call; None where the draws are not stacked already."""
+    """Multiply both halves of equal size by their draws, as a batch of two products."""
     weights = _both(weight)
-    if weights is None or len(x) % 2 or not x.numel() or x.shape[-1] != weights.shape[-1]:
+    if weights is None or x.shape[-1] != weights.shape[-1]:
         return None
     halves = x.reshape(2, -1, x.shape[-1])
     if bias is None:
