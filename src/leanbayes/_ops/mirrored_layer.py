@@ -1,8 +1,7 @@
-"""A linear layer or convolution whose two halves of a batch have mirrored draws of a large weight, in little memory.
+"""A linear layer or convolution whose two halves of a batch have mirrored draws of a large weight.
 
-The draws μ + σξ and μ − σξ live only while they multiply. The forward pass keeps the seed of the noise, and the
-backward pass makes the draws once more: that takes a few percent of the time of the products, and what it saves is two
-copies of the weights. The gradients for μ and ρ overwrite those of the two draws.
+The noise is never stored: both passes make it of its seed. The gradients for μ and ρ overwrite those of the two draws,
+so a backward pass replaces the two draws by the two gradients and needs no further memory for long.
 """
 
 from collections.abc import Sequence
@@ -86,16 +85,16 @@ class MirroredProduct(torch.autograd.Function):
         ctx: Any, product: Product, seed: int, x: Tensor, mean: Tensor, rho: Tensor, biases: Tensor | None
     ) -> Tensor:
         """Multiply; ``biases`` holds the biases of both halves along its first axis."""
-        ctx.save_for_backward(x, mean, rho, biases)
-        ctx.product, ctx.seed = product, seed
         weights, both = pair_of_seed(mean, rho, seed), (None, None) if biases is None else biases
+        ctx.save_for_backward(x, mean, rho, biases, *weights)
+        ctx.product, ctx.seed = product, seed
         halves = zip(x.split(halves_of(len(x))), weights, both, strict=True)
         return torch.cat([product.forward(*parts) for parts in halves])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients, by operations of torch alone where they are themselves differentiated."""
-        x, mean, rho, biases = ctx.saved_tensors
+        x, mean, rho, biases, *weights = ctx.saved_tensors
         product, seed, sizes = ctx.product, ctx.seed, halves_of(len(x))
         if torch.is_grad_enabled():
             inputs = (x, mean, rho, biases)
@@ -108,10 +107,8 @@ class MirroredProduct(torch.autograd.Function):
             return None, None, *(next(made) if needed else None for needed in ctx.needs_input_grad[2:])
         of_x, of_mean, of_rho, of_bias = ctx.needs_input_grad[2:]
         needs = (of_x, of_mean or of_rho, of_bias)
-        weights = pair_of_seed(mean, rho, seed)
         halves = zip(gradient.split(sizes), x.split(sizes), weights, strict=True)
         first, second = (product.backward(*parts, needs) for parts in halves)
-        del weights
         found: list[Tensor | None] = [None, None, None, None]
         if first[0] is not None and second[0] is not None:
             found[0] = torch.cat([first[0], second[0]])
@@ -119,8 +116,5 @@ class MirroredProduct(torch.autograd.Function):
             found[1:3] = pull_back_of_seed(first[1].contiguous(), second[1].contiguous(), rho, seed)
         if first[2] is not None and second[2] is not None:
             found[3] = torch.stack([first[2], second[2]])
-        return (
-            None,
-            None,
-            *(value if needed else None for value, needed in zip(found, ctx.needs_input_grad[2:], strict=True)),
-        )
+        wanted = ctx.needs_input_grad[2:]
+        return None, None, *(value if needed else None for value, needed in zip(found, wanted, strict=True))
