@@ -115,7 +115,10 @@ def measure(network: Network, rounds: int, columns: Container[str] = COLUMNS) ->
     for group in ivon.param_groups:
         group["average_from"] = 0  # half of the steps of a training average; here all do, which is the dearer half
         group["taken"] = STEPS // 2  # as in that half; small networks have a kernel for their updates by then
-    steps = {"plain": stepper(plain, adam, network), "lean": stepper(bnn, ivon, network)}
+    steps: dict[str, Callable[[], object]] = {
+        "plain": stepper(plain, adam, network),
+        "lean": stepper(bnn, ivon, network),
+    }
     figures: dict[str, float] = {}
     if "step" in columns:
         times = race(steps, rounds, clock=time.process_time)

@@ -58,7 +58,7 @@ def _run(name: str, *tensors: Tensor, seed: int | None = None) -> None:
     from leanbayes._ops import mirrored_kernels  # numba takes half a second, which small models need not wait for
 
     kernel = getattr(mirrored_kernels, name)
-    arrays = [tensor.detach().numpy().reshape(-1) for tensor in tensors]
+    arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors]
 
     def piece(start: int) -> None:
         first = () if seed is None else (np.uint64((seed + start // 2 * STEP) % 2**64),)

@@ -62,7 +62,7 @@ class Kept:
         if not same or places != self._places:
             fits = kernel_fits(tensors, least=1)
             self._tensors, self._places = tensors, tuple([tensor.data_ptr() for tensor in tensors]) if fits else ()
-            self._arrays = [tensor.detach().numpy().reshape(-1) for tensor in tensors] if fits else None
+            self._arrays = [np.asarray(tensor.detach()).reshape(-1) for tensor in tensors] if fits else None
         return self._arrays if compiled.available() else None
 
 
@@ -75,7 +75,7 @@ def flat_array(tensor: Tensor, count: int) -> Any | None:
     plain = type(tensor) is Tensor and tensor.dtype is torch.float32 and tensor.layout is torch.strided
     if not plain or not tensor.is_cpu or not tensor.is_contiguous() or tensor.numel() != count:
         return None
-    return tensor.detach().numpy().reshape(-1)
+    return np.asarray(tensor.detach()).reshape(-1)
 
 
 def all_finite(arrays: Sequence[Any]) -> bool:

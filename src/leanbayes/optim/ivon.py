@@ -405,9 +405,9 @@ class IVON(Optimizer):
         for group, target, mean, rho in candidates:
             state = self._adam_state(mean)
             average = turn.average(state, mean)
-            kept = (self.state[rho]["curvature"], rho, mean, state["first"], state["second"])
+            kept: tuple[Tensor, ...] = (self.state[rho]["curvature"], rho, mean, state["first"], state["second"])
             kept = kept if average is None else (*kept, average)
-            gradients = (rho.grad, mean.grad)
+            gradients: tuple[Any, Any] = (rho.grad, mean.grad)
             if self._sharded:
                 kept, gradients = tuple(map(local, kept)), (local_gradient(rho), local_gradient(mean))
             arrays = self._kept[id(target)].arrays(kept)

@@ -131,7 +131,7 @@ def fused_sweep(rows: Sequence[FusedRow]) -> None:
 
 def _arrays(row: FusedRow) -> list[Any]:
     average = torch.empty(0) if row.average is None else row.average
-    return [tensor.detach().numpy().reshape(-1) for tensor in (*row.tensors, average)]
+    return [np.asarray(tensor.detach()).reshape(-1) for tensor in (*row.tensors, average)]
 
 
 def _settings(row: FusedRow) -> Any:

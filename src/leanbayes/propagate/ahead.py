@@ -60,9 +60,12 @@ def _is_small(one: StandIn) -> bool:
 
 
 def _pair_together(members: list[StandIn]) -> None:
-    noises = [one.noise().reshape(-1) for one in members]
+    noise = torch.cat([one.noise().reshape(-1) for one in members])
     means: list[Tensor] = [one.weight.mean for one in members]
     rhos = [one.weight.rho for one in members if one.weight.rho is not None]
-    pairs = members[0].weight.family.pairs(means, rhos, torch.cat(noises))
+    parts = noise.split([mean.numel() for mean in means])
+    for one, part in zip(members, parts, strict=True):
+        one.held = part.view(one.weight.mean.shape)  # so that the noise lies in memory once
+    pairs = members[0].weight.family.pairs(means, rhos, noise)
     for one, both in zip(members, pairs or (), strict=False):
         one.both = both

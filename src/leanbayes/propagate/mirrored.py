@@ -185,9 +185,9 @@ def batch_norm(
     normed = operation(x, running_mean, running_var, None, None, training, momentum, eps)
     both = _both(weight), _both(bias)
     if both[0] is not None and both[1] is not None and len(x) % 2 == 0 and normed.dtype == both[0].dtype:
-        grid = normed.view(2, -1, *normed.shape[1:])
-        gains, offsets = (values.view(2, 1, -1, *[1] * (normed.dim() - 2)) for values in both if values is not None)
-        return torch.addcmul(offsets, grid, gains).view(normed.shape)
+        grid = normed.view(2, len(x) // 2, *normed.shape[1:])
+        wide, high = (values.view(2, 1, -1, *[1] * (normed.dim() - 2)) for values in both if values is not None)
+        return torch.addcmul(high, grid, wide).reshape(normed.shape)
     shape = (-1, *[1] * (normed.dim() - 2))
     gain, offset = (None if value is None else _by_half(value, len(normed), shape) for value in (weight, bias))
     if gain is not None and offset is not None and normed.dtype == gain.dtype == offset.dtype:
