@@ -1,6 +1,6 @@
 """Measure what `lean` costs beside the plain network: the time and the memory of a training step, and a prediction.
 
-    python benchmarks/lean_cost.py [--rounds 20] [--networks lenet5 unet vit fit]
+    python benchmarks/lean_cost.py [--rounds 20] [--networks lenet5 unet vit fit] [--columns step memory predict]
 
 A step is a whole one: forward pass, backward pass and update, with Adam for the plain network, and for lean with
 mirrored draws, natural gradients and averages, as the recipe trains. A prediction is `lb.predict` in one pass of
@@ -10,13 +10,14 @@ turns in one thread, and the best of several rounds counts, in processor time, w
 Memory is by how much a step raises the memory of tensors, together with the parameters and the state of the optimizer.
 The row "fit" is a whole training of LeNet-5 by `lb.fit`: 15 epochs of 1,000 examples with 200 for validation, on which
 the plain network is judged after each epoch, and lean is calibrated at the end. These are the proportions of 10,000 and
-2,000 images. Rows that are not measured keep what the record has for them. Writes docs/results/lean_cost.json.
+2,000 images. Rows and columns that are not measured keep what the record has for them, and each row is written as soon
+as it is measured, so one call need not measure all. Writes docs/results/lean_cost.json.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from leanbayes.propagate import Moments
 from promise_networks import trial_cnn
 
 STEPS = 1000
+COLUMNS = ("step", "memory", "predict")
 N_DATA = 10_000
 
 
@@ -98,7 +100,7 @@ def state_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def measure(network: Network, rounds: int) -> dict[str, float]:
+def measure(network: Network, rounds: int, columns: Container[str] = COLUMNS) -> dict[str, float]:
     """Measure one network."""
     torch.manual_seed(0)
     plain, likelihood = network.make(), network.likelihood
@@ -112,12 +114,29 @@ def measure(network: Network, rounds: int) -> dict[str, float]:
     adam, ivon = torch.optim.Adam(plain.parameters(), 1e-3), how["optimizer"].build(problem)
     for group in ivon.param_groups:
         group["average_from"] = 0  # half of the steps of a training average; here all do, which is the dearer half
-    steps = {"plain": stepper(plain, adam, network), "lean": stepper(bnn, ivon, network)}
-    times = race(steps, rounds, clock=time.process_time)
-    figures = timing("step", times["lean"], times["plain"]) | {"plain_step_seconds": min(times["plain"])}
-    figures["plain_step_bytes"] = peak_memory(steps["plain"]) + state_bytes(plain, adam)
-    figures["step_bytes"] = peak_memory(steps["lean"]) + state_bytes(bnn, ivon)
-    figures["step_memory_ratio"] = figures["step_bytes"] / figures["plain_step_bytes"]
+        group["taken"] = STEPS // 2  # as in that half; small networks have a kernel for their updates by then
+    steps: dict[str, Callable[[], object]] = {
+        "plain": stepper(plain, adam, network),
+        "lean": stepper(bnn, ivon, network),
+    }
+    figures: dict[str, float] = {}
+    if "step" in columns:
+        times = race(steps, rounds, clock=time.process_time)
+        figures |= timing("step", times["lean"], times["plain"]) | {"plain_step_seconds": min(times["plain"])}
+    if "memory" in columns:
+        for step in steps.values():
+            step()  # the optimizers make their state, and kernels are compiled
+        figures["plain_step_bytes"] = peak_memory(steps["plain"]) + state_bytes(plain, adam)
+        figures["step_bytes"] = peak_memory(steps["lean"]) + state_bytes(bnn, ivon)
+        figures["step_memory_ratio"] = figures["step_bytes"] / figures["plain_step_bytes"]
+    if "predict" in columns:
+        figures |= measure_predictions(plain, bnn, network, rounds)
+    return figures
+
+
+def measure_predictions(plain: nn.Module, bnn: lb.Bayesian, network: Network, rounds: int) -> dict[str, float]:
+    """Measure predictions without and with correlations against a forward pass of the plain network."""
+    figures: dict[str, float] = {}
     x, _ = network.batch()
     plain.eval(), bnn.eval()
 
@@ -126,7 +145,7 @@ def measure(network: Network, rounds: int) -> dict[str, float]:
             plain(x)
 
     def predict() -> None:
-        lb.predict(bnn, x, likelihood=likelihood)
+        lb.predict(bnn, x, likelihood=network.likelihood)
 
     for name, one_pass in (("predict", Moments(rank=0)), ("predict_with_correlations", Moments())):
         bnn.predict_by = one_pass
@@ -166,6 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--networks", nargs="+", default=[*(name.split(",")[0] for name in NETWORKS), "fit"])
+    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--out", type=Path, default=RESULTS / "lean_cost.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -175,7 +195,7 @@ def main() -> None:
         print(f"fit {results['fit of lenet5, batch 100']['fit_ratio']:.3f}", flush=True)
     for name, network in NETWORKS.items():
         if name.split(",")[0] in options.networks:
-            results[name] = measure(network, options.rounds)
+            results[name] = results.get(name, {}) | measure(network, options.rounds, options.columns)
             row = {key: round(value, 3) for key, value in results[name].items() if key.endswith("ratio")}
             print(f"{name:32} {row}", flush=True)
             write(options.out, results, {"rounds": options.rounds, "threads": 1})

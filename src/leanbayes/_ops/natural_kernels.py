@@ -1,6 +1,7 @@
 """A natural-gradient step of IVON in one sweep over memory, in loops that the compiler turns into vector instructions.
 
-Each loop touches few arrays: with more, the compiler cannot tell that they do not overlap, and vectorises none.
+Each loop touches few arrays: with more, the compiler cannot tell that they do not overlap, and vectorises none. Loops
+write where the results belong. Copying a slice from a buffer would take as long as half of the arithmetic.
 """
 
 from typing import Any
@@ -8,12 +9,21 @@ from typing import Any
 import numpy as np
 from numpy import float32 as f
 
-from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _softplus, _store
+from leanbayes._ops.normal_kernels import _exp, _kernel, _log, _log_1p, _sums
 
-__all__ = ["step", "step_of_scales", "step_with_adam"]
+__all__ = ["step", "step_of_scales", "step_with_adam", "total"]
 
 _BLOCK = 512
 _TINY = f(np.finfo(np.float32).tiny)
+
+
+@_sums
+def total(values: Any) -> Any:
+    """Return the sum of the numbers, which is not finite if one of them is not."""
+    result = f(0)
+    for i in range(values.size):
+        result += values[i]
+    return result
 
 
 @_kernel
@@ -24,42 +34,56 @@ def _one_minus_exp(x: Any) -> Any:
 
 
 @_kernel
-def _new_curvature(h: Any, rho: Any, of_rho: Any, count: Any, numbers: Any, scales: Any, slopes: Any, new: Any) -> None:
-    """Write the new curvature h to ``new``, and h + δ to ``scales``."""
+def _follow(h: Any, rho: Any, of_rho: Any, count: Any, numbers: Any, new: Any, precision: Any) -> None:
+    """Update the curvature h by its estimate (∂loss/∂ρ)/(σ dσ/dρ), and write h + δ to ``precision``."""
     decay, least, forget = f(numbers[1]), f(numbers[2]), f(numbers[3])
-    _softplus(rho, count, scales, slopes)
     for i in range(count):
-        new[i] = of_rho[i] / max(scales[i], _TINY) / max(slopes[i], _TINY)
+        raw = rho[i]
+        e = _exp(max(-abs(raw), f(-87)))
+        slope = (f(1) if raw > f(0) else e) / (f(1) + e)
+        scale = max(raw, f(0)) + _log_1p(e)
+        new[i] = of_rho[i] / max(scale, _TINY) / max(slope, _TINY)
     for i in range(count):
-        change = forget * (new[i] - h[i])
-        new[i] = h[i] + (change + f(0.5) * change * change / max(h[i] + decay, least))
-    for i in range(count):
-        scales[i] = max(new[i] + decay, least)
+        old = h[i]
+        change = forget * (new[i] - old)
+        now = old + (change + f(0.5) * change * change / max(old + decay, least))
+        h[i] = now
+        precision[i] = max(now + decay, least)
 
 
 @_kernel
-def _raw_scales(scales: Any, count: Any, size: Any, slopes: Any) -> None:
-    """Write the raw scales of σ = 1/√(λ(h + δ)) to ``slopes``; ``scales`` holds h + δ before and σ after."""
+def _raw_scales(precision: Any, count: Any, size: Any, rho: Any) -> None:
+    """Write the raw scales ρ = σ + log(1 − e^−σ) of σ = 1/√p with p = λ(h + δ).
+
+    The raw scale is log(e^σ − 1) = −½ log p + σ/2 + σ²/24 − σ⁴/2880 + σ⁶/181440 − …; below σ = ½ what is left out is
+    less than 10⁻⁹.
+    """
+    smallest = precision[0]
     for i in range(count):
-        scales[i] = f(1) / np.sqrt(size * scales[i])
-    for i in range(count):
-        slopes[i] = _one_minus_exp(scales[i])
-    for i in range(count):
-        slopes[i] = scales[i] + _log(slopes[i])
+        smallest = min(smallest, precision[i])
+    if size * smallest > f(4):
+        for i in range(count):
+            p = size * precision[i]
+            scale = f(1) / np.sqrt(p)
+            square = scale * scale
+            series = square * (f(1 / 24) - square * (f(1 / 2880) - square * f(1 / 181440)))
+            rho[i] = f(0.5) * scale + series - f(0.5) * _log(p)
+    else:
+        for i in range(count):
+            scale = f(1) / np.sqrt(size * precision[i])
+            rho[i] = scale + _log(_one_minus_exp(scale))
 
 
 @_kernel
 def step_of_scales(curvature: Any, rho: Any, rho_gradient: Any, numbers: Any) -> None:
     """Update curvature and raw scales in place, as `step` does."""
-    scales, slopes, new = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    new, precision = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, rho.size, _BLOCK):
         count = min(_BLOCK, rho.size - block)
         end = block + count
-        old = curvature[block:end]
-        _new_curvature(old, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
-        _store(new, count, curvature, block)
-        _raw_scales(scales, count, f(numbers[0]), slopes)
-        _store(slopes, count, rho, block)
+        raw = rho[block:end]
+        _follow(curvature[block:end], raw, rho_gradient[block:end], count, numbers, new, precision)
+        _raw_scales(precision, count, f(numbers[0]), raw)
 
 
 @_kernel
@@ -71,24 +95,21 @@ def step(curvature: Any, rho: Any, rho_gradient: Any, mean: Any, gradient: Any, 
     """
     decay, fresh, corrected, centre = f(numbers[1]), f(numbers[4]), f(numbers[5]), f(numbers[6])
     factor, most, rate = f(numbers[7]), f(numbers[8]), f(numbers[9])
-    scales, slopes, new = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    new, precision = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, rho.size, _BLOCK):
         count = min(_BLOCK, rho.size - block)
         end = block + count
-        before = curvature[block:end]
-        _new_curvature(before, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
-        _store(new, count, curvature, block)
-        g, old = gradient[block:end], momentum[block:end]
+        raw = rho[block:end]
+        _follow(curvature[block:end], raw, rho_gradient[block:end], count, numbers, new, precision)
+        g, momenta, m = gradient[block:end], momentum[block:end], mean[block:end]
         for i in range(count):
-            new[i] = old[i] + fresh * (g[i] - old[i])
-        _store(new, count, momentum, block)
-        m = mean[block:end]
+            now = momenta[i] + fresh * (g[i] - momenta[i])
+            momenta[i] = now
+            new[i] = now
         for i in range(count):
-            direction = factor * (corrected * new[i] + decay * (m[i] - centre)) / scales[i]
-            new[i] = m[i] - rate * min(max(direction, -most), most)
-        _store(new, count, mean, block)
-        _raw_scales(scales, count, f(numbers[0]), slopes)
-        _store(slopes, count, rho, block)
+            direction = factor * (corrected * new[i] + decay * (m[i] - centre)) / precision[i]
+            m[i] = m[i] - rate * min(max(direction, -most), most)
+        _raw_scales(precision, count, f(numbers[0]), raw)
 
 
 @_kernel
@@ -103,31 +124,23 @@ def step_with_adam(
     """
     decay, centre, fresh, fresh_square = f(numbers[1]), f(numbers[4]), f(numbers[5]), f(numbers[6])
     correction, epsilon, rate, share = f(1 / numbers[7]), f(numbers[8]), f(numbers[9]), f(numbers[10])
-    scales, slopes, new = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
+    new, precision = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
     for block in range(0, rho.size, _BLOCK):
         count = min(_BLOCK, rho.size - block)
         end = block + count
-        before = curvature[block:end]
-        _new_curvature(before, rho[block:end], rho_gradient[block:end], count, numbers, scales, slopes, new)
-        _store(new, count, curvature, block)
-        _raw_scales(scales, count, f(numbers[0]), slopes)
-        _store(slopes, count, rho, block)
-        g, m = gradient[block:end], mean[block:end]
+        raw = rho[block:end]
+        _follow(curvature[block:end], raw, rho_gradient[block:end], count, numbers, new, precision)
+        _raw_scales(precision, count, f(numbers[0]), raw)
+        g, m, one, two = gradient[block:end], mean[block:end], first[block:end], second[block:end]
         for i in range(count):
-            slopes[i] = g[i] + decay * (m[i] - centre)
-        one = first[block:end]
+            new[i] = g[i] + decay * (m[i] - centre)
         for i in range(count):
-            new[i] = one[i] + fresh * (slopes[i] - one[i])
-        _store(new, count, first, block)
-        two = second[block:end]
+            one[i] = one[i] + fresh * (new[i] - one[i])
         for i in range(count):
-            scales[i] = two[i] + fresh_square * (slopes[i] * slopes[i] - two[i])
-        _store(scales, count, second, block)
+            two[i] = two[i] + fresh_square * (new[i] * new[i] - two[i])
         for i in range(count):
-            new[i] = m[i] - rate * new[i] / (np.sqrt(scales[i]) * correction + epsilon)
-        _store(new, count, mean, block)
+            m[i] = m[i] - rate * one[i] / (np.sqrt(two[i]) * correction + epsilon)
         if average.size:
             middle = average[block:end]
             for i in range(count):
-                slopes[i] = middle[i] + share * (new[i] - middle[i])
-            _store(slopes, count, average, block)
+                middle[i] = middle[i] + share * (m[i] - middle[i])

@@ -4,13 +4,16 @@ The counts are numbers in the parameter groups, and the averages are tensors in 
 optimizer holds both.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from leanbayes._sharding import local
 
-__all__ = ["average_and_share", "begin_again", "count_step", "first_averaged", "write_averages"]
+__all__ = ["Turn", "begin_again", "coming_turn", "count_step", "first_averaged", "write_averages"]
 
 
 def first_averaged(share: float, steps: int) -> int | None:
@@ -22,20 +25,39 @@ def first_averaged(share: float, steps: int) -> int | None:
     return min(round((1 - share) * steps), steps - 1) if share else None
 
 
-def average_and_share(optimizer: Optimizer, parameter: Tensor) -> tuple[Tensor | None, float]:
-    """Return the average of a parameter and the share that the coming step has in it, before the step is counted.
+@dataclass(frozen=True)
+class Turn:
+    """The part that the coming step has in the averages, before the step is counted.
 
-    The average is None if the step does not count.
+    Attributes:
+        counts: whether the step counts.
+        number: how many steps are averaged after it.
     """
+
+    counts: bool
+    number: int
+
+    @property
+    def share(self) -> float:
+        """The share of the new weights in the average."""
+        return 1 / self.number if self.counts else 0.0
+
+    def average(self, state: dict[str, Any], parameter: Tensor) -> Tensor | None:
+        """Return the average of a parameter, whose state is given; None if the step does not count."""
+        if not self.counts:
+            return None
+        if "average" not in state:
+            state["average"] = parameter.detach().clone()
+        elif self.number == 1:
+            local(state["average"]).copy_(local(parameter.detach()))
+        average: Tensor = state["average"]
+        return average
+
+
+def coming_turn(optimizer: Optimizer) -> Turn:
+    """Return the part that the coming step has in the averages."""
     _, averaged, counts = _counts_after(optimizer)
-    if not counts:
-        return None, 0.0
-    state = optimizer.state[parameter]
-    if "average" not in state:
-        state["average"] = parameter.detach().clone()
-    elif averaged == 1:
-        local(state["average"]).copy_(local(parameter.detach()))
-    return local(state["average"]), 1 / averaged
+    return Turn(counts, averaged)
 
 
 def count_step(optimizer: Optimizer, parameters: list[Tensor]) -> None:

@@ -40,10 +40,11 @@ around a wide minimum, whose middle predicts better than any point on the way.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -60,7 +61,7 @@ from leanbayes._sharding import (
 from leanbayes._wrappers import unwrap
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
-from leanbayes.optim.averages import average_and_share, begin_again, count_step, first_averaged, write_averages
+from leanbayes.optim.averages import begin_again, coming_turn, count_step, first_averaged, write_averages
 from leanbayes.optim.curvature import CurvatureSummary, summarise
 from leanbayes.optim.groups import groups_of
 from leanbayes.optim.random_tensor import random_tensors
@@ -76,13 +77,15 @@ from leanbayes.optim.starts import usual_sizes
 from leanbayes.optim.sweeps import (
     AdamRule,
     FusedRow,
+    Kept,
     NaturalRule,
     adam_sweep,
     by_kernel,
+    flat_array,
     fused_sweep,
-    fuses,
     in_pieces,
     natural_sweep,
+    plain_call,
     refuse_non_finite,
     worth_kernel,
     write_scales,
@@ -94,6 +97,7 @@ __all__ = ["IVON"]
 
 _WIDEST_START = 0.9  # of the prior's scale, so that the initial curvature is positive
 _ADAM_BETAS, _ADAM_EPSILON = (0.9, 0.999), 1e-8
+_NOTHING = np.empty(0, np.float32)  # in the place of an average
 _FIXED = (
     "n_data", "temperature", "initial_scale", "initial_curvature", "relative_scale", "prior_precisions", "means",
     "average_from",
@@ -247,12 +251,16 @@ class IVON(Optimizer):
         groups = groups_of(bnn, lr, list(others), [tensor.rho for tensor in tensors])
         super().__init__(groups, {"lr": groups[0]["lr"], "start_lr": groups[0]["lr"], **settings})
         self._bnn, self._owner, self.average = bnn, object(), average
+        self._sharded = any(is_piece(parameter) for group in groups for parameter in group["params"])
+        self._kept = {id(target): Kept() for target in self._targets}
         vars(bnn)["_scale_owner"] = self._owner
         with torch.no_grad():
             for target in self._targets:
                 rho = target.tensor.rho.detach()
                 curvature = torch.full_like(rho, self._start(target))
-                self.state[target.tensor.rho] = {"curvature": curvature, "momentum": torch.zeros_like(rho), "step": 0}
+                self.state[target.tensor.rho] = {"curvature": curvature, "step": 0}
+                if means == "natural":
+                    self.state[target.tensor.rho]["momentum"] = torch.zeros_like(rho)
             self._write_scales()
             self._make_state()
 
@@ -275,10 +283,11 @@ class IVON(Optimizer):
                 f"the scales of {gone.tensor.name!r} are another parameter than when this IVON was built; call "
                 "fully_shard, parallelize_module or .to(...) first, and build the optimizer afterwards"
             )
-        self._check_gradients()
+        rows = self._fused_rows()
+        self._check_gradients(rows)
         copies: list[tuple[Target, Tensor]] = []  # the random means of partly random tensors
         try:
-            done = self._fused_steps()
+            done = self._fused_steps(rows)
             self._natural_steps(copies, done)
             self._adam_steps(done)
         except BaseException:
@@ -287,7 +296,7 @@ class IVON(Optimizer):
         finally:
             for target, random_means in copies:  # Adam has moved the whole tensor
                 target.tensor.set_random_mean(random_means)
-        count_step(self, [parameter for parameter in self._without_scales() if id(parameter) not in done])
+        count_step(self, self._without_scales(done))
         return loss
 
     def use_averages(self) -> bool:
@@ -302,10 +311,10 @@ class IVON(Optimizer):
         """Let averages begin anew. `lb.fit` calls it first, so that a training is not averaged with an earlier one."""
         begin_again(self)
 
-    def _without_scales(self) -> list[Tensor]:
-        """Return all trained parameters, without the raw scales."""
+    def _without_scales(self, done: Container[int] = ()) -> list[Tensor]:
+        """Return all trained parameters, without the raw scales and those whose identities are given."""
         scales = {id(target.tensor.rho) for target in self._targets}
-        every = [parameter for group in self.param_groups for parameter in group["params"]]
+        every = [parameter for group in self.param_groups for parameter in group["params"] if id(parameter) not in done]
         return [parameter for parameter in every if id(parameter) not in scales and parameter.requires_grad]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -354,11 +363,14 @@ class IVON(Optimizer):
         starts = [(self._start(target) * size + target.precision) ** -0.5 for target in self._targets]
         return summarise(starts, [target.tensor.scale() for target in self._targets])
 
-    def _check_gradients(self) -> None:
+    def _check_gradients(self, rows: list[tuple[Target, FusedRow]]) -> None:
         """Raise before anything is changed if a gradient is sparse, or in main memory not finite."""
         trained = [
             parameter for group in self.param_groups for parameter in group["params"] if parameter.grad is not None
         ]
+        if rows and not self._sharded and all(row.all_finite() for _, row in rows):
+            checked = {id(parameter) for target, _ in rows for parameter in (target.tensor.mean, target.tensor.rho)}
+            trained = [parameter for parameter in trained if id(parameter) not in checked]
         gradients = [local_gradient(parameter) for parameter in trained]
 
         def name_of(position: int) -> str:
@@ -373,12 +385,8 @@ class IVON(Optimizer):
                 )
         refuse_non_finite(gradients, name_of, lambda spoiled: same_for_all(spoiled, trained))
 
-    def _fused_steps(self) -> set[int]:
-        """Make the steps of wholly random tensors whose means follow Adam by one kernel, where it fits and pays.
-
-        Returns:
-            The identities of the parameters that hold the means of these tensors.
-        """
+    def _fused_rows(self) -> list[tuple[Target, FusedRow]]:
+        """Return the wholly random tensors whose means follow Adam and which one kernel can update, if that pays."""
         candidates = []
         for group in self.param_groups:
             if group["means"] != "adam":
@@ -387,33 +395,44 @@ class IVON(Optimizer):
                 target = self._by_mean.get(id(parameter))
                 if target is None or target.tensor.index is not None or target.centre is None:
                     continue
-                if parameter.grad is not None and target.tensor.rho.grad is not None:
-                    candidates.append((group, target))
-        if not worth_kernel(sum(target.tensor.rho.numel() for _, target in candidates)):
-            return set()
-        rows, done = [], set[int]()
-        for group, target in candidates:
-            mean, rho = target.tensor.mean, target.tensor.rho
-            curvature = self.state[rho]["curvature"]
-            tensors: tuple[Tensor, ...] = (
-                local(curvature),
-                local(rho),
-                local_gradient(rho),
-                local(mean),
-                local_gradient(mean),
-            )
-            if tensors[1].shape != tensors[3].shape or not fuses(tensors):
-                continue
+                rho = target.tensor.rho
+                if parameter.grad is not None and rho.grad is not None:
+                    candidates.append((group, target, parameter, rho))
+        count = sum(rho.numel() for *_, rho in candidates)
+        if not worth_kernel(count, self.param_groups[0]["taken"]) or not plain_call():
+            return []
+        turn, rows, rules = coming_turn(self), [], dict[tuple[Any, ...], tuple[NaturalRule, AdamRule]]()
+        for group, target, mean, rho in candidates:
             state = self._adam_state(mean)
-            state["step"] += 1
-            average, share = average_and_share(self, mean)
-            tensors = (*tensors, local(state["first"]), local(state["second"]))
-            rule = self._rule(target, group, 1)
-            rows.append(FusedRow(tensors, average, share, rule, _adam_rule(group["lr"], state["step"])))
-            done.add(id(mean))
+            average = turn.average(state, mean)
+            kept: tuple[Tensor, ...] = (self.state[rho]["curvature"], rho, mean, state["first"], state["second"])
+            kept = kept if average is None else (*kept, average)
+            gradients: tuple[Any, Any] = (rho.grad, mean.grad)
+            if self._sharded:
+                kept, gradients = tuple(map(local, kept)), (local_gradient(rho), local_gradient(mean))
+            arrays = self._kept[id(target)].arrays(kept)
+            if arrays is None or arrays[1].size != arrays[2].size:
+                continue
+            of_rho, of_mean = (flat_array(gradient, arrays[1].size) for gradient in gradients)
+            if of_rho is None or of_mean is None:
+                continue
+            step = state["step"] + 1
+            key = (id(group), target.precision, target.centre, step)
+            if key not in rules:
+                rules[key] = (self._rule(target, group, 1), _adam_rule(group["lr"], step))
+            curvature, raw, values, first, second, *middle = arrays
+            flat = (curvature, raw, of_rho, values, of_mean, first, second, *(middle or [_NOTHING]))
+            tensors = (kept[0], kept[1], gradients[0], kept[2], gradients[1], kept[3], kept[4])
+            rows.append((target, FusedRow(tensors, average, turn.share, *rules[key], flat)))
+        return rows
+
+    def _fused_steps(self, rows: list[tuple[Target, FusedRow]]) -> set[int]:
+        """Make the steps of these tensors, and return the identities of the parameters that hold their means."""
+        for target, _ in rows:
+            self.state[target.tensor.mean]["step"] += 1
         if rows:
-            fused_sweep(rows)
-        return done
+            fused_sweep([row for _, row in rows])
+        return {id(target.tensor.mean) for target, _ in rows}
 
     def _make_state(self) -> None:
         """Make all that the optimizer will remember, which is 0 at the start.
@@ -444,13 +463,16 @@ class IVON(Optimizer):
 
     def _natural_steps(self, copies: list[tuple[Target, Tensor]], done: set[int]) -> None:
         """Make the steps of all random coordinates; the random means of partly random tensors go to ``copies``."""
+        targets = [target for target in self._targets if id(target.tensor.mean) not in done]
+        if not targets:
+            return
         groups = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
         sweeps: dict[tuple[NaturalRule, _Kind], list[list[Tensor]]] = {}
-        for target in self._targets:
+        for target in targets:
             tensor, state = target.tensor, self.state[target.tensor.rho]
             rho, mean, memory = tensor.rho, tensor.mean, tensor.parts.memory
             moves = mean.grad is not None and id(mean) in groups and groups[id(mean)]["means"] == "natural"
-            if id(mean) in done or (rho.grad is None and not moves):
+            if rho.grad is None and not moves:
                 continue
             row = [local(state["curvature"]), local(rho)]
             if rho.grad is not None:
@@ -487,9 +509,9 @@ class IVON(Optimizer):
             # The rate of the plain coordinates follows the schedule of the learning rate.
             rate = group["lr"] if by_adam else group["plain_lr"] * group["lr"] / group["start_lr"]
             for parameter in group["params"]:
-                target = self._by_mean.get(id(parameter))
-                if parameter.grad is None or id(parameter) in scales or id(parameter) in done:
+                if id(parameter) in done or id(parameter) in scales or parameter.grad is None:
                     continue
+                target = self._by_mean.get(id(parameter))
                 if target is not None and target.tensor.index is None and not by_adam:
                     continue
                 state = self._adam_state(parameter)

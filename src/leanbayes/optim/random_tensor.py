@@ -40,7 +40,9 @@ class RandomTensor:
     @property
     def rho(self) -> nn.Parameter:
         """The parameter that holds the raw scales."""
-        return self.parts.rho
+        rho = self.parts._parameters["rho"]  # a step asks often, and `nn.Module` takes a microsecond to find it
+        assert rho is not None
+        return rho
 
     @property
     def index(self) -> Tensor | None:

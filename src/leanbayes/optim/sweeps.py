@@ -9,24 +9,38 @@ one call of ``torch._foreach_*`` updates many.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes._ops.natural import kernel_fits, natural_step, steps_with_adam, worth_kernel
+from leanbayes._ops.natural import (
+    Kept,
+    all_finite,
+    flat_array,
+    kernel_fits,
+    natural_step,
+    plain_call,
+    steps_with_adam,
+    worth_kernel,
+)
 from leanbayes.errors import NonFinite
 
 __all__ = [
     "AdamRule",
     "FusedRow",
+    "Kept",
     "NaturalRule",
     "adam_sweep",
     "by_kernel",
+    "flat_array",
     "fused_sweep",
     "fuses",
     "in_pieces",
     "natural_sweep",
+    "plain_call",
     "refuse_non_finite",
     "worth_kernel",
 ]
@@ -82,6 +96,7 @@ class FusedRow:
         share: the share that the new means have in the average.
         natural: the numbers of the step of the curvature.
         adam: those of Adam.
+        arrays: the tensors and the average, or an empty one, as flat arrays, where the caller has kept them.
     """
 
     tensors: tuple[Tensor, ...]
@@ -89,6 +104,12 @@ class FusedRow:
     share: float
     natural: NaturalRule
     adam: AdamRule
+    arrays: Sequence[Any] | None = None
+
+    def all_finite(self) -> bool:
+        """Return whether both gradients have finite sums, for a row with arrays."""
+        assert self.arrays is not None
+        return all_finite((self.arrays[2], self.arrays[4]))
 
 
 def fuses(tensors: Sequence[Tensor]) -> bool:
@@ -98,25 +119,38 @@ def fuses(tensors: Sequence[Tensor]) -> bool:
 
 def fused_sweep(rows: Sequence[FusedRow]) -> None:
     """Make the steps of `natural_sweep` and `adam_sweep`, with the gradient of the prior, and average the means."""
-    nothing = torch.empty(0)
+    settings: dict[tuple[int, int, float], Any] = {}  # most rows share their rules
     steps = []
     for row in rows:
-        natural, adam = row.natural, row.adam
-        numbers = (
-            natural.size,
-            natural.decay,
-            torch.finfo(torch.float32).eps * natural.decay,
-            natural.forget,
-            natural.centre,
-            1 - adam.betas[0],
-            1 - adam.betas[1],
-            adam.corrections[1] ** 0.5,
-            adam.epsilon,
-            adam.lr / adam.corrections[0],
-            row.share,
-        )
-        steps.append(((*row.tensors, nothing if row.average is None else row.average), numbers))
+        key = (id(row.natural), id(row.adam), row.share)
+        if key not in settings:
+            settings[key] = _settings(row)
+        steps.append((row.arrays or _arrays(row), settings[key]))
     steps_with_adam(steps)
+
+
+def _arrays(row: FusedRow) -> list[Any]:
+    average = torch.empty(0) if row.average is None else row.average
+    return [np.asarray(tensor.detach()).reshape(-1) for tensor in (*row.tensors, average)]
+
+
+def _settings(row: FusedRow) -> Any:
+    """Return the numbers of a step in the order of the kernel."""
+    natural, adam = row.natural, row.adam
+    numbers = (
+        natural.size,
+        natural.decay,
+        torch.finfo(torch.float32).eps * natural.decay,
+        natural.forget,
+        natural.centre,
+        1 - adam.betas[0],
+        1 - adam.betas[1],
+        adam.corrections[1] ** 0.5,
+        adam.epsilon,
+        adam.lr / adam.corrections[0],
+        row.share,
+    )
+    return np.asarray(numbers, np.float64)
 
 
 def in_pieces(rows: Iterable[Sequence[Tensor]]) -> Iterator[tuple[list[Tensor], ...]]:

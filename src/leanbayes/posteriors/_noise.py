@@ -12,7 +12,9 @@ from leanbayes._ops import mirrored
 from leanbayes._ops.normal import draw, fill, has_kernel, pull_back, scale, seed_of, shift
 from leanbayes._sharding import is_piece, piece_of
 
-__all__ = ["mirrored_normal", "normal_and_sums", "shifted_normal", "standard_normal"]
+__all__ = ["mirrored_normal", "mirrored_normals", "normal_and_sums", "shifted_normal", "standard_normal"]
+
+_TOGETHER = 2**14  # numbers of all small tensors from which a kernel is worth loading numba
 
 
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -94,6 +96,79 @@ class _Mirrored(torch.autograd.Function):
         if mirrored.kernel_fits(rho, noise):
             return *mirrored.pull_back(of_first.contiguous(), of_second.contiguous(), rho, noise), None
         return of_first + of_second, (of_first - of_second).mul_(noise).mul_(rho.sigmoid()), None
+
+
+def mirrored_normals(means: Sequence[Tensor], rhos: Sequence[Tensor], noise: Tensor) -> Sequence[Tensor]:
+    """Return (μ + σξ, μ − σξ), stacked along a first axis, for many tensors of one type and device together.
+
+    Small tensors need few calls of operations so: those of one large tensor.
+
+    Args:
+        means: the means μ of each tensor.
+        rhos: the raw scales of each.
+        noise: ξ of all of them, one after the other, as one flat tensor.
+    """
+    both: Sequence[Tensor] = _MirroredTogether.apply(noise, *means, *rhos)
+    return both
+
+
+class _MirroredTogether(torch.autograd.Function):
+    """μ + σξ and μ − σξ of many tensors. A tensor that the loss does not depend on gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, noise: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute all pairs in one sweep over memory."""
+        means, rhos = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        mean, rho = (torch.cat([tensor.reshape(-1) for tensor in every]) for every in (means, rhos))
+        both = mean.new_empty(2, len(mean))
+        if mirrored.kernel_fits(mean, rho, noise, least=_TOGETHER):
+            mirrored.pair(mean, rho, noise, (both[0], both[1]))
+        else:
+            offset = F.softplus(rho, threshold=40).mul_(noise)
+            torch.add(mean, offset, out=both[0])
+            torch.sub(mean, offset, out=both[1])
+        ctx.shapes = [tensor.shape for tensor in means]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(rho, noise, *rhos)
+        parts = both.split([tensor.numel() for tensor in means], 1)
+        return tuple([part.view(2, *tensor.shape) for part, tensor in zip(parts, means, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return g₊ + g₋, and (g₊ − g₋)ξ times dσ/dρ, of the tensors that have gradients.
+
+        Where the gradient is itself differentiated, all operations are those of torch.
+        """
+        rho, noise, *rhos = ctx.saved_tensors
+        sizes = [shape.numel() for shape in ctx.shapes]
+        if torch.is_grad_enabled():
+            return None, *_of_pairs(gradients, rhos, noise.split(sizes))
+        used = [number for number, gradient in enumerate(gradients) if gradient is not None]
+        if len(used) < len(gradients):
+            raws, noises = rho.split(sizes), noise.split(sizes)
+            rho, noise = (torch.cat([parts[number] for number in used]) for parts in (raws, noises))
+        flat = torch.cat([g.reshape(2, -1) for g in gradients if g is not None], 1)
+        first, second = flat[0], flat[1]
+        if mirrored.kernel_fits(first, second, rho, noise, least=_TOGETHER):
+            of_mean, of_rho = mirrored.pull_back(first, second, rho, noise)
+        else:
+            of_mean, of_rho = first + second, (first - second).mul_(noise).mul_(rho.sigmoid())
+        results: list[Tensor | None] = [None] * (2 * len(sizes))
+        lengths = [sizes[number] for number in used]
+        for offset, values in ((0, of_mean), (len(sizes), of_rho)):
+            for number, part in zip(used, values.split(lengths), strict=True):
+                results[offset + number] = part.view(ctx.shapes[number])
+        return None, *results
+
+
+def _of_pairs(
+    gradients: Sequence[Tensor | None], rhos: Sequence[Tensor], noises: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return the gradients of means, then those of raw scales, as differentiable functions."""
+    rows = list(zip(gradients, rhos, noises, strict=True))
+    of_means = [None if g is None else g[0] + g[1] for g, _, _ in rows]
+    of_rhos = [None if g is None else (g[0] - g[1]) * xi.view_as(r) * r.sigmoid() for g, r, xi in rows]
+    return [*of_means, *of_rhos]
 
 
 class _Drawn(torch.autograd.Function):

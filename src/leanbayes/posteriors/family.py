@@ -1,7 +1,7 @@
 """The base class of posterior families: parameters, noise, and how noise becomes a weight."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import torch
 from torch import Tensor
@@ -85,6 +85,28 @@ class Family(ABC):
 
     def pair(self, mean: Tensor, rho: Tensor, noise: Tensor) -> tuple[Tensor, Tensor] | None:  # noqa: ARG002
         """Return the weights of ξ and of −ξ, or None where the family cannot compute both at once."""
+        return None
+
+    def pairs(
+        self,
+        means: Sequence[Tensor],  # noqa: ARG002
+        rhos: Sequence[Tensor],  # noqa: ARG002
+        noise: Tensor,  # noqa: ARG002
+    ) -> Sequence[Tensor] | None:
+        """Return what `pair` does for many tensors at once, each pair stacked along a first axis, or None.
+
+        Args:
+            means: the means of each tensor.
+            rhos: their raw scales, each shaped as its means.
+            noise: ξ of all of them, one after the other, as one flat tensor.
+        """
+        return None
+
+    def seed(self, mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> int | None:  # noqa: ARG002
+        """Draw a seed of which kernels make the noise of a tensor where they need it, or None where they cannot.
+
+        It takes the place of `noise`, which would draw the same numbers.
+        """
         return None
 
     @abstractmethod

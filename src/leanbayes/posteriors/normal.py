@@ -1,7 +1,7 @@
 """The Normal posterior, w = μ + softplus(ρ)·ξ with ξ ~ N(0, 1)."""
 
 import math
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +10,17 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions import Normal as TorchNormal
 
+from leanbayes._ops import mirrored
+from leanbayes._ops.normal import seed_of
 from leanbayes._ops.scales import squared_softplus
 from leanbayes.errors import UnknownName
-from leanbayes.posteriors._noise import mirrored_normal, normal_and_sums, shifted_normal, standard_normal
+from leanbayes.posteriors._noise import (
+    mirrored_normal,
+    mirrored_normals,
+    normal_and_sums,
+    shifted_normal,
+    standard_normal,
+)
 from leanbayes.posteriors._special import normal_and_gamma
 from leanbayes.posteriors.location_scale import LocationScale
 from leanbayes.posteriors.terms import Statistics, Term, power
@@ -81,6 +89,17 @@ class Normal(LocationScale):
         """Return μ + σξ and μ − σξ, in one sweep over memory where a kernel fits."""
         fits = rho.shape == mean.shape == noise.shape and self._by_softplus
         return mirrored_normal(mean, rho, noise) if fits else None
+
+    def pairs(self, means: Sequence[Tensor], rhos: Sequence[Tensor], noise: Tensor) -> Sequence[Tensor] | None:
+        """Return what `pair` does for many tensors at once."""
+        return mirrored_normals(means, rhos, noise) if self._by_softplus else None
+
+    def seed(self, mean: Tensor, rho: Tensor, generator: torch.Generator | None) -> int | None:
+        """Draw a seed where the kernels of a mirrored pair fit."""
+        ours = self._by_softplus and type(self).noise is Normal.noise
+        if not ours or rho.shape != mean.shape or not mirrored.kernel_fits(mean, rho):
+            return None
+        return seed_of(generator)
 
     def variance(self, spread: Tensor, mean: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return σ²."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from leanbayes._ops.normal import fill
 from leanbayes._ops.questions import QUESTIONS
 from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes._sharding import is_piece
@@ -30,6 +31,8 @@ class StandIn(Tensor):
         generator: the source of random numbers.
         held: the noise of this pass, once it is drawn.
         source: the stand-in whose noise this one shares, if there is one.
+        seed: the seed of which kernels make the noise of this pass, where it takes the place of the noise.
+        both: the draw of this pass and its mirror image along a first axis, where they are computed ahead.
         uses: counts the uses of weights in this pass, if somebody asks for it.
         plain: whether every operation gets the weight draw of this pass.
         recomputable: whether a checkpoint may use it again in the backward pass: it answers as the first time.
@@ -41,6 +44,8 @@ class StandIn(Tensor):
     generator: torch.Generator | None
     held: Tensor | None
     source: "StandIn | None"
+    seed: int | None
+    both: Tensor | None
     uses: Uses | None
     plain: bool
     sampled: dict[Any, Tensor]
@@ -56,7 +61,10 @@ class StandIn(Tensor):
         if self.source is not None:
             return self.source.noise()
         if self.held is None:
-            self.held = self.weight.noise(self.generator)
+            if self.seed is None:
+                self.held = self.weight.noise(self.generator)
+            else:
+                self.held = fill(torch.empty(self.weight.mean.shape), self.seed)
         return self.held
 
     def draw(self) -> Tensor:
@@ -142,7 +150,7 @@ def make_stand_in(weight: RandomWeight, rules: Registry, generator: torch.Genera
     else:
         stand_in = torch.Tensor._make_subclass(StandIn, like, mean.requires_grad)
     stand_in.weight, stand_in.rules, stand_in.generator = weight, rules, generator
-    stand_in.held = stand_in.source = None
+    stand_in.held = stand_in.source = stand_in.seed = stand_in.both = None
     stand_in.uses, stand_in.sampled = uses_of_now(), {}
     stand_in.plain = stand_in.uses is not None and stand_in.uses.is_plain(rules.name, weight.name)
     return stand_in
