@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy import float32 as f
 
-from leanbayes._ops.normal_kernels import _exp, _kernel
+from leanbayes._ops.normal_kernels import _exp, _kernel, _sums
 
 __all__ = [
     "add_turned",
     "affine",
     "beside",
+    "norm_tokens",
     "pool_largest",
     "pull_back_affine",
     "pull_back_rectify",
@@ -266,6 +267,50 @@ def pull_back_affine(
                 third[c] += gs[c]
             for c in range(channels):
                 fourth[c] += xs_out[c]
+
+
+@_sums
+def _moments_of_row(x: Any, variance: Any) -> Any:
+    """Return the mean of x, the mean of (x − mean)², and the mean of σ²."""
+    total, spread, squares = f(0), f(0), f(0)
+    for c in range(x.size):
+        total += x[c]
+    centre = total / f(x.size)
+    for c in range(x.size):
+        spread += variance[c]
+    for c in range(x.size):
+        away = x[c] - centre
+        squares += away * away
+    return centre, squares / f(x.size), spread / f(x.size)
+
+
+@_kernel
+def norm_tokens(
+    x: Any, variance: Any, gain: Any, on_square: Any, added: Any, floor: Any, normed: Any, out: Any, sums: Any
+) -> None:
+    """Apply a layer norm with the expected statistics to arrays (examples, tokens, channels).
+
+    ``normed`` holds the means after the norm by the statistics of the means, and is corrected. The variance after it is
+    g²u + B(u + (x − m)²e²) + D with u = e²σ², the expected scale e, and the vectors g, B and D; u and (x − m)²e² are
+    summed by channel.
+    """
+    count, tokens, channels = x.shape
+    share = f(1) - f(1) / f(channels)
+    for n in range(count):
+        passed, squares = sums[n, 0], sums[n, 1]
+        for p in range(tokens):
+            xs, vs, means, outs = x[n, p], variance[n, p], normed[n, p], out[n, p]
+            centre, spread, noise = _moments_of_row(xs, vs)
+            plain = f(1) / np.sqrt(spread + floor[0])
+            scale = f(1) / np.sqrt(spread + noise * share + floor[0])
+            change, square = scale - plain, scale * scale
+            for c in range(channels):
+                away = xs[c] - centre
+                means[c] += away * change * gain[c]
+                far, own = away * away * square, square * vs[c]
+                passed[c] += own
+                squares[c] += far
+                outs[c] = gain[c] * gain[c] * own + on_square[c] * (own + far) + added[c]
 
 
 @_kernel

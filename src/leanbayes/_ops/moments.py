@@ -20,9 +20,11 @@ from leanbayes._ops.threads import share_out
 __all__ = [
     "add_turned",
     "affine",
+    "array_of",
     "beside",
     "channels_innermost",
     "fit",
+    "norm_tokens",
     "pool_largest",
     "pull_back_square",
     "rectify",
@@ -31,6 +33,7 @@ __all__ = [
     "square",
     "sums_positions",
     "sweep",
+    "sweep_rows",
     "turned",
 ]
 
@@ -138,6 +141,34 @@ def beside(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
     out = x.new_empty(count, *size, 2 * channels).permute(0, 3, 1, 2)
     sums = x.new_zeros(count, 3, channels)
     _by_example("beside", [x, variance], [sums], [out])
+    return out, sums
+
+
+def norm_tokens(
+    x: Tensor, variance: Tensor, normed: Tensor, gain: Tensor, on_square: Tensor, added: Tensor, floor: float
+) -> tuple[Tensor, Tensor] | None:
+    """Correct the means after a layer norm of tokens in place, for the expected scale e; return the variance and sums.
+
+    The variance is g²u + B(u + (x − m)²e²) + D with u = e²σ². The sums of u and (x − m)²e² over the tokens have the
+    shape (examples, 2, channels). This is for a norm over the last axis, without gradients.
+
+    Args:
+        x: the means before the norm.
+        variance: the variances σ² before the norm.
+        normed: the means after it, by the statistics of the means.
+        gain: the vector g.
+        on_square: the vector B.
+        added: the vector D.
+        floor: what the norm adds to the mean square before it takes the root.
+    """
+    vectors = (gain, on_square, added)
+    if torch.is_grad_enabled() or x.dim() != 3 or not fit(x, variance, normed):
+        return None
+    if any(v.dtype != torch.float32 for v in vectors):
+        return None
+    out, sums = torch.empty_like(x), x.new_zeros(len(x), 2, x.shape[2])
+    common = [*(vector.contiguous() for vector in vectors), torch.tensor([floor])]
+    _by_example("norm_tokens", [x, variance], [sums], [normed, out], common)
     return out, sums
 
 
@@ -316,6 +347,18 @@ def sweep(name: str, tensors: Sequence[Tensor], home: str = "moment_kernels") ->
     share_out(piece, range(0, arrays[0].size, step))
 
 
+def sweep_rows(name: str, tensors: Sequence[Tensor], numbers: Sequence[Any] = (), *, home: str) -> None:
+    """Call a kernel of the module ``home`` on runs of rows of contiguous tensors, and on ``numbers``, in threads."""
+    kernel = _kernel(name, home)
+    arrays = [np.asarray(tensor).reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    step = max(1, _share(arrays[0].size) // max(arrays[0].shape[1], 1))
+
+    def rows(start: int) -> None:
+        kernel(*(array[start : start + step] for array in arrays), *numbers)
+
+    share_out(rows, range(0, len(arrays[0]), step))
+
+
 @cache
 def _kernel(name: str, home: str = "moment_kernels") -> Callable[..., None]:
     """Return a compiled kernel. Importing numba takes half a second, which small models need not wait for."""
@@ -326,6 +369,11 @@ def _kernel(name: str, home: str = "moment_kernels") -> Callable[..., None]:
 def _share(numbers: int) -> int:
     """Return how many numbers a thread takes at a time: four shares each, as a call costs as much as thousands."""
     return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
+
+
+def array_of(tensor: Tensor) -> Any:
+    """Return the contiguous numbers of a tensor as an array, which shares its memory."""
+    return np.asarray(tensor.detach().contiguous())
 
 
 def _by_example(
