@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops.low_rank import root
-from leanbayes._ops.moments import fit, sweep_rows
+from leanbayes._ops.moments import fits, sweep_rows
 
 __all__ = ["attention_variance"]
 
+_TOGETHER = 2**18  # scores that are computed at a time
 _Moments = tuple[Tensor, Tensor]
 
 
@@ -31,28 +32,50 @@ def attention_variance(
         rho: the fraction ρ of the variance of the values, of length 1 along the tokens.
         scale: the factor s of the scores.
     """
-    (q, q_variance), (k, k_variance), (v, v_variance) = query, key, value
+    tensors = (*query, *key, *value)
+    q, k, v = query[0], key[0], value[0]
+    scores = q.shape[:-1].numel() * k.shape[-2]
+    if torch.is_grad_enabled() or not fits(scores, *tensors):
+        return None
+    if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1] or not len(q):
+        return None
+    variance, together = v.new_empty(*q.shape[:-1], v.shape[-1]), v.new_empty(*q.shape[:-1], v.shape[-1])
+    rho = rho.expand(*v.shape[:-2], 1, v.shape[-1])
+    step = max(1, _TOGETHER * len(q) // scores)
+    for start in range(0, len(q), step):
+        part = slice(start, start + step)
+        _attend(*(tensor[part] for tensor in (*tensors, rho)), scale, variance[part], together[part])
+    return variance, together
+
+
+def _attend(
+    q: Tensor,
+    q_variance: Tensor,
+    k: Tensor,
+    k_variance: Tensor,
+    v: Tensor,
+    v_variance: Tensor,
+    rho: Tensor,
+    scale: float,
+    variance: Tensor,
+    together: Tensor,
+) -> None:
+    """Do this for some examples, so few that everything stays in the cache."""
     count, width = k.shape[-2], q.shape[-1]
-    if torch.is_grad_enabled() or q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1]:
-        return None
-    weights = q @ k.mT
-    if not fit(weights):
-        return None
     left = q.new_empty(*q.shape[:-1], 2 * width)
     torch.mul(q, q, out=left[..., :width])
     left[..., width:] = q_variance
+    transposed = k.mT.contiguous()
     right = k.new_empty(*k.shape[:-2], 2 * width, count)
     upper, lower = right.split(width, -2)
     upper.copy_(k_variance.mT)
-    torch.mul(k.mT, k.mT, out=lower)
-    lower += upper
-    both = q.new_empty(*q.shape[:-1], 2 * count)
+    torch.addcmul(upper, transposed, transposed, out=lower)
+    weights, both = q @ transposed, q.new_empty(*q.shape[:-1], 2 * count)
     sweep_rows("softmax_spread", [weights, left @ right, both], [scale], home="attention_kernels")
     noise = v.new_empty(*v.shape[:-2], 2 * count, v.shape[-1])
     upper, lower = noise.split(count, -2)
-    torch.mul(v, v, out=lower)
-    lower += v_variance
+    torch.addcmul(v_variance, v, v, out=lower)
     shared = rho * v_variance
     torch.sub(v_variance, shared, out=upper)
-    together = (weights @ root(shared)).square()
-    return (both @ noise).add_(together), together
+    torch.square(weights @ root(shared), out=together)
+    torch.add(both @ noise, together, out=variance)

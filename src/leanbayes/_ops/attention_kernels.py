@@ -55,12 +55,11 @@ def softmax_spread(scores: Any, variance: Any, both: Any, scale: Any) -> None:
             p[i] = away if away != away else _exp(max(away, f(-87)))
         share = f(1) / _sum(p)
         for i in range(count):
-            p[i] *= share
-        for i in range(count):
-            squares[i] = p[i] * p[i]
-        for i in range(count):
-            spreads[i] = squares[i] * (v[i] * square)
-        total = _sum(spreads)
+            own = p[i] * share
+            p[i] = own
+            squares[i] = own * own
+            v[i] = own * own * (v[i] * square)
+        total = _sum(v)
         for i in range(count):
             rest = f(1) - p[i]
-            spreads[i] = squares[i] * (rest * rest * (v[i] * square) + max(total - spreads[i], f(0)))
+            spreads[i] = rest * rest * v[i] + squares[i] * max(total - v[i], f(0))

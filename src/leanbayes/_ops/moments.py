@@ -24,6 +24,7 @@ __all__ = [
     "beside",
     "channels_innermost",
     "fit",
+    "fits",
     "norm_tokens",
     "pool_largest",
     "pull_back_square",
@@ -303,6 +304,17 @@ def _channels(x: Tensor) -> int | None:
     if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
         return x.shape[1]
     return x.shape[-1] if x.dim() == 3 and x.is_contiguous() else None
+
+
+def fits(numbers: int, *tensors: Tensor) -> bool:
+    """Tell whether a kernel takes float32 tensors in main memory, in any layout, if it works on so many numbers."""
+    return (
+        not torch.compiler.is_compiling()
+        and numbers >= _LEAST
+        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+        and not torch._C._functorch.maybe_current_level()
+        and compiled.available()
+    )
 
 
 def fit(*tensors: Tensor) -> bool:
