@@ -498,7 +498,11 @@ class Correlations:
         fraction, level = _fraction_after_layer(layer, setting)
         if setting.rank == 0 or layer.shares is None or (layer.several and setting.positions == "independent"):
             exact = level is not None and not layer.images and setting.examples == 0  # no window meets a border
-            return variance, Correlations(fraction), Averages(None, None, level) if exact and level is not None else None
+            return (
+                variance,
+                Correlations(fraction),
+                Averages(None, None, level) if exact and level is not None else None,
+            )
         return *_units_after_layer(variance, fraction, layer, layer.shares, setting.rank), None
 
 

@@ -191,7 +191,7 @@ def exponential(function: Function, mean: Tensor, variance: Tensor) -> Moments:
     F.gelu,
     exact=False,
     assumes=GAUSSIAN + "; the mean is exact, and ten terms of a series give σ to within 1e-4 up to σ = 1; "
-    "`approximate=\"tanh\"` by quadrature with 13 nodes",
+    '`approximate="tanh"` by quadrature with 13 nodes',
 )
 def gelu(operation: Operation, input: Any, *, approximate: str = "none") -> MomentTensor:
     """Compute the moments of z·Φ(z), in one sweep over memory where a compiled one exists.

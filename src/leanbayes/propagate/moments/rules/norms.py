@@ -73,7 +73,8 @@ def layer_norm(
 def _sweep_tokens(input: MomentTensor, normed: Tensor, weight: Any, bias: Any, eps: float) -> MomentTensor | None:
     """Do the same for tokens whose units are independent; return None if the sweep does not take these tensors."""
     shared, rho = input.correlations, input.correlations.positions
-    if shared.units is not None or input.dim() != 3 or (rho is not None and rho.shape[1] != 1):
+    followed = shared.units is not None or shared.neighbours is not None
+    if followed or input.dim() != 3 or (rho is not None and rho.shape[1] != 1):
         return None
     x = input.expected
     zero = x.new_zeros(x.shape[-1])
@@ -84,15 +85,17 @@ def _sweep_tokens(input: MomentTensor, normed: Tensor, weight: Any, bias: Any, e
         return None
     variance, sums = swept
     own, far = (sums / x.shape[1]).unbind(1)
-    common, passed = on_square * (own + far) + added, gain.square() * own
-    total = passed + common
+    fresh, passed = on_square * (own + far) + added, gain.square() * own  # the noise of gain and offset, and of x
+    total = fresh + passed
+    averages = Averages(None, None, total.unsqueeze(1))
     random = any(isinstance(value, MomentTensor) for value in (weight, bias))
-    if x.shape[1] < 2 or input.setting.positions == "independent" or (rho is None and not random):
-        return input.like(normed, variance, None, Averages(None, None, total.unsqueeze(1)))
+    copied = random and input.setting.positions != "independent"  # which all tokens share
+    if x.shape[1] < 2 or (rho is None and not copied):
+        return input.like(normed, variance, None, averages)
+    common = fresh if copied else torch.zeros_like(fresh)
     if rho is not None:
         common = common + passed * rho.squeeze(1)
-    fraction = fraction_of(common, total).unsqueeze(1)
-    return input.like(normed, variance, Correlations(fraction), Averages(None, None, total.unsqueeze(1)))
+    return input.like(normed, variance, Correlations(fraction_of(common, total).unsqueeze(1)), averages)
 
 
 @RULES.norm(F.rms_norm, torch.rms_norm, exact=False, assumes=EXPECTED)
