@@ -87,6 +87,9 @@ class _Variance(torch.autograd.Function):
         sums: Tensor,
     ) -> tuple[Tensor, Tensor]:
         variance = _apply(second, w_variance, b_variance, geometry)
+        if not geometry:  # a product that adds to what is there
+            variance.view(-1, len(w_square)).addmm_(x_variance.flatten(0, -2), w_square.mT)
+            return variance, sums.clone()
         return variance.add_(_apply(x_variance, w_square, None, geometry)), sums.clone()
 
     @staticmethod

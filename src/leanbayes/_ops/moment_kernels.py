@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy import float32 as f
 
-from leanbayes._ops.normal_kernels import _exp, _kernel
+from leanbayes._ops.normal_kernels import _exp, _kernel, _sums
 
 __all__ = [
     "add_turned",
     "affine",
     "beside",
-    "gelu",
+    "norm_tokens",
     "pool_largest",
     "pull_back_affine",
     "pull_back_rectify",
@@ -74,51 +74,6 @@ def rectify(mean: Any, variance: Any, out_mean: Any, out_variance: Any) -> None:
         rise = f(1) - f(2) * (second + a * first) if m > f(0) else f(0)
         out_mean[i] = max(m, f(0)) + s * first
         out_variance[i] = v * (rise + max(second - first * first, f(0)))
-
-
-@_kernel
-def _gelu(u: Any) -> Any:
-    """Return u·Φ(u), with the tail of Φ as Abramowitz and Stegun 7.1.26 give it, to 1e-7."""
-    a = abs(u) * f(0.7071067811865476)
-    t = f(1) / (f(1) + f(0.3275911) * a)
-    p = f(1.421413741) + t * (f(-1.453152027) + t * f(1.061405429))
-    tail = f(0.5) * t * (f(0.254829592) + t * (f(-0.284496736) + t * p)) * _exp(max(-a * a, f(-87)))
-    return u * (f(1) - tail if u > f(0) else tail)
-
-
-@_kernel
-def gelu(mean: Any, variance: Any, nodes: Any, shift: Any, spread: Any, covariance: Any) -> None:
-    """Write E f(z) − f(μ), Var f(z) and Cov(z, f(z)) of f(z) = zΦ(z), by nodes with weights and by the two nodes ±1."""
-    root, centre, value = np.empty(_BLOCK, f), np.empty(_BLOCK, f), np.empty(_BLOCK, f)
-    first, second = np.empty(_BLOCK, f), np.empty(_BLOCK, f)
-    for block in range(0, mean.size, _BLOCK):
-        size = min(_BLOCK, mean.size - block)
-        m, v, out = mean[block : block + size], variance[block : block + size], covariance[block : block + size]
-        for i in range(size):
-            root[i] = np.sqrt(max(v[i], f(0)))
-        for i in range(size):
-            centre[i] = _gelu(m[i])
-        for i in range(size):  # values are stored before they are subtracted, so that equal ones give exactly 0
-            value[i] = _gelu(m[i] + root[i])
-        for i in range(size):
-            first[i] = _gelu(m[i] - root[i])
-        for i in range(size):
-            out[i] = f(0.5) * root[i] * (value[i] - first[i])
-        first[:size] = f(0)
-        second[:size] = f(0)
-        for k in range(nodes.shape[1]):
-            node, weight = nodes[0, k], nodes[1, k]
-            for i in range(size):
-                value[i] = _gelu(m[i] + node * root[i])
-            for i in range(size):
-                away = value[i] - centre[i]
-                first[i] += weight * away
-                second[i] += weight * away * away
-        shift[block : block + size] = first[:size]
-        for i in range(size):
-            second[i] = second[i] - first[i] * first[i]
-        for i in range(size):
-            spread[block + i] = second[i] if second[i] != second[i] else max(second[i], f(0))
 
 
 @_kernel
@@ -312,6 +267,50 @@ def pull_back_affine(
                 third[c] += gs[c]
             for c in range(channels):
                 fourth[c] += xs_out[c]
+
+
+@_sums
+def _moments_of_row(x: Any, variance: Any) -> Any:
+    """Return the mean of x, the mean of (x − mean)², and the mean of σ²."""
+    total, spread, squares = f(0), f(0), f(0)
+    for c in range(x.size):
+        total += x[c]
+    centre = total / f(x.size)
+    for c in range(x.size):
+        spread += variance[c]
+    for c in range(x.size):
+        away = x[c] - centre
+        squares += away * away
+    return centre, squares / f(x.size), spread / f(x.size)
+
+
+@_kernel
+def norm_tokens(
+    x: Any, variance: Any, gain: Any, on_square: Any, added: Any, floor: Any, normed: Any, out: Any, sums: Any
+) -> None:
+    """Apply a layer norm with the expected statistics to arrays (examples, tokens, channels).
+
+    ``normed`` holds the means after the norm by the statistics of the means, and is corrected. The variance after it is
+    g²u + B(u + (x − m)²e²) + D with u = e²σ², the expected scale e, and the vectors g, B and D; u and (x − m)²e² are
+    summed by channel.
+    """
+    count, tokens, channels = x.shape
+    share = f(1) - f(1) / f(channels)
+    for n in range(count):
+        passed, squares = sums[n, 0], sums[n, 1]
+        for p in range(tokens):
+            xs, vs, means, outs = x[n, p], variance[n, p], normed[n, p], out[n, p]
+            centre, spread, noise = _moments_of_row(xs, vs)
+            plain = f(1) / np.sqrt(spread + floor[0])
+            scale = f(1) / np.sqrt(spread + noise * share + floor[0])
+            change, square = scale - plain, scale * scale
+            for c in range(channels):
+                away = xs[c] - centre
+                means[c] += away * change * gain[c]
+                far, own = away * away * square, square * vs[c]
+                passed[c] += own
+                squares[c] += far
+                outs[c] = gain[c] * gain[c] * own + on_square[c] * (own + far) + added[c]
 
 
 @_kernel

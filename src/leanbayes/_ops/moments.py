@@ -5,7 +5,9 @@ memory of its own. A function returns None for tensors that its kernel does not 
 The kernels are in `leanbayes._ops.moment_kernels`; they are compiled at their first use and cached on disk.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,12 @@ from leanbayes._ops.threads import share_out
 __all__ = [
     "add_turned",
     "affine",
+    "array_of",
     "beside",
     "channels_innermost",
-    "gelu",
+    "fit",
+    "fits",
+    "norm_tokens",
     "pool_largest",
     "pull_back_square",
     "rectify",
@@ -28,6 +33,8 @@ __all__ = [
     "resample",
     "square",
     "sums_positions",
+    "sweep",
+    "sweep_rows",
     "turned",
 ]
 
@@ -53,7 +60,7 @@ def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tup
 
     If ``remake`` is given, the backward pass calls it to get the two arguments again, instead of keeping them.
     """
-    if not _fit(mean, variance):
+    if not fit(mean, variance):
         return None
     if not torch.is_grad_enabled():  # torch looks at signatures in each call of `apply`
         return _Rectify.forward(mean, variance, remake)
@@ -63,7 +70,7 @@ def rectify(mean: Tensor, variance: Tensor, remake: Remake | None = None) -> tup
 
 def sums_positions(mean: Tensor, variance: Tensor) -> bool:
     """Tell whether `rectify_and_sum` handles these tensors if no gradients are recorded."""
-    return mean.dim() == 4 and _fit(mean, variance) and _channels(mean) is not None
+    return mean.dim() == 4 and fit(mean, variance) and _channels(mean) is not None
 
 
 def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -81,26 +88,11 @@ def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Ten
     return *out, sums
 
 
-def gelu(mean: Tensor, variance: Tensor, nodes: Sequence[Sequence[float]]) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return E f(z) − f(μ), Var f(z) and Cov(z, f(z)) for f = GELU and Gaussian z, without gradients.
-
-    Args:
-        mean: the means μ.
-        variance: the variances of z.
-        nodes: the nodes of the quadrature, and their weights.
-    """
-    if torch.is_grad_enabled() or not _fit(mean, variance):
-        return None
-    out = torch.empty_like(mean), torch.empty_like(mean), torch.empty_like(mean)
-    _sweep("gelu", [mean, variance, *out], common=[np.asarray(nodes, np.float32)])
-    return out
-
-
 class _Rectify(torch.autograd.Function):
     @staticmethod
     def forward(mean: Tensor, variance: Tensor, remake: Remake | None) -> tuple[Tensor, Tensor]:  # noqa: ARG004
         out = torch.empty_like(mean), torch.empty_like(mean)
-        _sweep("rectify", [mean, variance, *out])
+        sweep("rectify", [mean, variance, *out])
         return out
 
     @staticmethod
@@ -114,7 +106,7 @@ class _Rectify(torch.autograd.Function):
     def backward(ctx: Any, of_mean: Tensor, of_variance: Tensor) -> tuple[Tensor | None, ...]:
         mean, variance = ctx.saved_tensors if ctx.remake is None else ctx.remake()
         out = torch.empty_like(mean), torch.empty_like(mean)
-        _sweep("pull_back_rectify", [mean, variance, _like(of_mean, mean), _like(of_variance, mean), *out])
+        sweep("pull_back_rectify", [mean, variance, _like(of_mean, mean), _like(of_variance, mean), *out])
         return *out, None
 
 
@@ -123,7 +115,7 @@ def square(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
 
     The channels must be the innermost axis in memory: images in channels_last, or tokens.
     """
-    if not _fit(x, variance) or _channels(x) is None:
+    if not fit(x, variance) or _channels(x) is None:
         return None
     out = torch.empty_like(x)
     sums = x.new_zeros(x.shape[0], 3, x.shape[1] if x.dim() == 4 else x.shape[-1])
@@ -150,6 +142,34 @@ def beside(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
     out = x.new_empty(count, *size, 2 * channels).permute(0, 3, 1, 2)
     sums = x.new_zeros(count, 3, channels)
     _by_example("beside", [x, variance], [sums], [out])
+    return out, sums
+
+
+def norm_tokens(
+    x: Tensor, variance: Tensor, normed: Tensor, gain: Tensor, on_square: Tensor, added: Tensor, floor: float
+) -> tuple[Tensor, Tensor] | None:
+    """Correct the means after a layer norm of tokens in place, for the expected scale e; return the variance and sums.
+
+    The variance is g²u + B(u + (x − m)²e²) + D with u = e²σ². The sums of u and (x − m)²e² over the tokens have the
+    shape (examples, 2, channels). This is for a norm over the last axis, without gradients.
+
+    Args:
+        x: the means before the norm.
+        variance: the variances σ² before the norm.
+        normed: the means after it, by the statistics of the means.
+        gain: the vector g.
+        on_square: the vector B.
+        added: the vector D.
+        floor: what the norm adds to the mean square before it takes the root.
+    """
+    vectors = (gain, on_square, added)
+    if torch.is_grad_enabled() or x.dim() != 3 or not fit(x, variance, normed):
+        return None
+    if any(v.dtype != torch.float32 for v in vectors):
+        return None
+    out, sums = torch.empty_like(x), x.new_zeros(len(x), 2, x.shape[2])
+    common = [*(vector.contiguous() for vector in vectors), torch.tensor([floor])]
+    _by_example("norm_tokens", [x, variance], [sums], [normed, out], common)
     return out, sums
 
 
@@ -216,7 +236,7 @@ def turned(x: Tensor) -> Tensor:
 
     Tensors that the kernel does not take, and all tensors while gradients are recorded, are returned unchanged.
     """
-    if torch.is_grad_enabled() or x.dim() != 4 or not _fit(x) or _channels(x) is None:
+    if torch.is_grad_enabled() or x.dim() != 4 or not fit(x) or _channels(x) is None:
         return x
     out = x.new_empty(x.shape[1], x.shape[2] * x.shape[3], x.shape[0])
     _by_positions("turn", [_flat(x).reshape(len(x), -1, x.shape[1]), np.asarray(out)])
@@ -228,7 +248,7 @@ def add_turned(total: Tensor, value: Tensor) -> Tensor:
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return total + value
     inner = value.movedim(0, -1)
-    if total.dim() != 4 or not _fit(total) or _channels(total) is None or not inner.is_contiguous():
+    if total.dim() != 4 or not fit(total) or _channels(total) is None or not inner.is_contiguous():
         return total.add_(value)
     arrays = [
         np.asarray(inner).reshape(total.shape[1], -1, len(total)),
@@ -247,7 +267,7 @@ def affine(
     (examples, 2, channels).
     """
     vectors = (centre, on_variance, on_square, added)
-    if not _fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
+    if not fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
         return None
     arguments = (x, variance, *(vector.contiguous() for vector in vectors))
     result: tuple[Tensor, Tensor] = (_Affine.apply if torch.is_grad_enabled() else _Affine.forward)(*arguments)
@@ -286,7 +306,18 @@ def _channels(x: Tensor) -> int | None:
     return x.shape[-1] if x.dim() == 3 and x.is_contiguous() else None
 
 
-def _fit(*tensors: Tensor) -> bool:
+def fits(numbers: int, *tensors: Tensor) -> bool:
+    """Tell whether a kernel takes float32 tensors in main memory, in any layout, if it works on so many numbers."""
+    return (
+        not torch.compiler.is_compiling()
+        and numbers >= _LEAST
+        and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+        and not torch._C._functorch.maybe_current_level()
+        and compiled.available()
+    )
+
+
+def fit(*tensors: Tensor) -> bool:
     """Tell whether all are large float32 tensors in main memory with the same dense layout."""
     first = tensors[0]
     if torch.compiler.is_compiling():  # before any question about sizes, which would fix them in the graph
@@ -316,25 +347,45 @@ def _flat(tensor: Tensor) -> Any:
     return np.asarray(inner.detach()).reshape(-1)
 
 
-def _sweep(name: str, tensors: Sequence[Tensor], common: Sequence[Any] = ()) -> None:
-    """Call a kernel on pieces of the tensors, in threads; arrays that all pieces share follow the first two tensors."""
-    from leanbayes._ops import moment_kernels  # numba takes half a second, which small models need not wait for
-
-    kernel: Callable[..., None] = getattr(moment_kernels, name)
+def sweep(name: str, tensors: Sequence[Tensor], home: str = "moment_kernels") -> None:
+    """Call a kernel of the module ``home`` on pieces of the tensors, in threads."""
+    kernel = _kernel(name, home)
     arrays = [_flat(tensor) for tensor in tensors]
-
     step = _share(arrays[0].size)
 
     def piece(start: int) -> None:
-        pieces = [array[start : start + step] for array in arrays]
-        kernel(*pieces[:2], *common, *pieces[2:])
+        kernel(*(array[start : start + step] for array in arrays))
 
     share_out(piece, range(0, arrays[0].size, step))
+
+
+def sweep_rows(name: str, tensors: Sequence[Tensor], numbers: Sequence[Any] = (), *, home: str) -> None:
+    """Call a kernel of the module ``home`` on runs of rows of contiguous tensors, and on ``numbers``, in threads."""
+    kernel = _kernel(name, home)
+    arrays = [np.asarray(tensor).reshape(-1, tensor.shape[-1]) for tensor in tensors]
+    step = max(1, _share(arrays[0].size) // max(arrays[0].shape[1], 1))
+
+    def rows(start: int) -> None:
+        kernel(*(array[start : start + step] for array in arrays), *numbers)
+
+    share_out(rows, range(0, len(arrays[0]), step))
+
+
+@cache
+def _kernel(name: str, home: str = "moment_kernels") -> Callable[..., None]:
+    """Return a compiled kernel. Importing numba takes half a second, which small models need not wait for."""
+    kernel: Callable[..., None] = getattr(importlib.import_module(f"leanbayes._ops.{home}"), name)
+    return kernel
 
 
 def _share(numbers: int) -> int:
     """Return how many numbers a thread takes at a time: four shares each, as a call costs as much as thousands."""
     return max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
+
+
+def array_of(tensor: Tensor) -> Any:
+    """Return the contiguous numbers of a tensor as an array, which shares its memory."""
+    return np.asarray(tensor.detach().contiguous())
 
 
 def _by_example(
@@ -350,9 +401,7 @@ def _by_example(
     The kernel gets the examples' ``tensors``, then ``common``, which all examples share, then the examples' rows of
     ``given``, then ``out`` and their ``rows``.
     """
-    from leanbayes._ops import moment_kernels
-
-    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    kernel = _kernel(name)
     channels = _channels(tensors[0])
     assert channels is not None
     count = tensors[0].shape[0]
@@ -370,9 +419,7 @@ def _by_example(
 
 def _by_positions(name: str, arrays: Sequence[Any]) -> None:
     """Call a kernel on runs of positions, which are the middle axis of all arrays, in threads."""
-    from leanbayes._ops import moment_kernels
-
-    kernel: Callable[..., None] = getattr(moment_kernels, name)
+    kernel = _kernel(name)
     positions = arrays[0].shape[1]
     step = max(1, _share(arrays[0].size) * positions // max(arrays[0].size, 1))
 

@@ -481,8 +481,10 @@ class Correlations:
     # ---- linear layers
 
     @staticmethod
-    def linear(variance: Tensor, layer: LinearMap, setting: "Setting") -> tuple[Tensor, "Correlations"]:
-        """Return the variance and the correlations after a linear layer or a convolution.
+    def linear(
+        variance: Tensor, layer: LinearMap, setting: "Setting"
+    ) -> tuple[Tensor, "Correlations", Averages | None]:
+        """Return the variance, the correlations and the averages, if known, after a linear layer or a convolution.
 
         With C the covariance of what neighbours share in the input, the output has W̄ C W̄ᵀ, where W̄ is the matrix of
         the layer, or the sum of a filter over its offsets. A few factors of it are kept, and its diagonal corrects the
@@ -493,19 +495,27 @@ class Correlations:
             layer: The layer that has been applied.
             setting: The setting of the call.
         """
-        fraction = _fraction_after_layer(layer, setting)
+        fraction, level = _fraction_after_layer(layer, setting)
         if setting.rank == 0 or layer.shares is None or (layer.several and setting.positions == "independent"):
-            return variance, Correlations(fraction)
-        return _units_after_layer(variance, fraction, layer, layer.shares, setting.rank)
+            exact = level is not None and not layer.images and setting.examples == 0  # no window meets a border
+            return (
+                variance,
+                Correlations(fraction),
+                Averages(None, None, level) if exact and level is not None else None,
+            )
+        return *_units_after_layer(variance, fraction, layer, layer.shares, setting.rank), None
 
 
 INDEPENDENT = Correlations()
 
 
-def _fraction_after_layer(layer: LinearMap, setting: "Setting") -> Tensor | None:
-    """Return ρ after a layer, from means over the positions alone: no operation here has the layer's full size."""
+def _fraction_after_layer(layer: LinearMap, setting: "Setting") -> tuple[Tensor | None, Tensor | None]:
+    """Return ρ after a layer, and the mean variance over the positions but for what their border changes.
+
+    Both come from means over the positions alone: no operation here has the layer's full size.
+    """
     if setting.positions == "independent" or not layer.several:
-        return None
+        return None, None
     mean, noise, axes, through = layer.input, layer.noise, layer.axes, layer.at_one_position
     w_square = None if layer.square is None else folded(layer.square)
     w_variance = None if layer.fold_variance is None else layer.fold_variance(None)
@@ -537,9 +547,11 @@ def _fraction_after_layer(layer: LinearMap, setting: "Setting") -> Tensor | None
         total.append(column)
         common.append(column)
     if not common:
-        return None
-    rho = fraction_of(sum(common[1:], common[0]), sum(total[1:], total[0])).clamp_min(0)
-    return rho.view([1] * (mean.dim() - rho.dim()) + list(rho.shape))
+        return None, None
+    level = sum(total[1:], total[0])
+    rho = fraction_of(sum(common[1:], common[0]), level).clamp_min(0)
+    rho, level = (value.view([1] * (mean.dim() - value.dim()) + list(value.shape)) for value in (rho, level))
+    return rho, level
 
 
 def _units_after_layer(

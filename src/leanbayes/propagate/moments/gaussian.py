@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanbayes._ops.safe_sqrt import SafeSqrt
+from leanbayes._ops.low_rank import root as root_of
 
 __all__ = ["clipped", "exponential_below", "hermite_nodes", "integrate", "rectified", "taylor"]
 
@@ -26,7 +26,7 @@ def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     >>> [round(part.item(), 3) for part in rectified(torch.zeros(()), torch.ones(()))]
     [0.399, 0.341, 0.5]
     """
-    root = SafeSqrt.apply(variance)
+    root = root_of(variance)
     distance = _distance(mean, torch.where(variance > 0, root, 1))
     tail, first, second = _tails(distance)
     below = (second - first.square()).clamp_min(0)
@@ -40,7 +40,7 @@ def clipped(mean: Tensor, variance: Tensor, low: float, high: float) -> tuple[Te
     >>> [round(part.item(), 3) for part in clipped(torch.zeros(()), torch.ones(()), -1.0, 1.0)]
     [0.0, 0.516]
     """
-    root = SafeSqrt.apply(variance)
+    root = root_of(variance)
     scale = torch.where(variance > 0, root, 1)
     above = mean > high
     mirrored = torch.where(above, -mean, mean)  # z above the upper end is −z below the lower end
@@ -62,7 +62,7 @@ def exponential_below(mean: Tensor, variance: Tensor, rate: float) -> tuple[Tens
 
     Large terms cancel, so the arguments should be in float64.
     """
-    root = SafeSqrt.apply(variance)
+    root = root_of(variance)
     scale = torch.where(variance > 0, root, 1)
 
     def below(times: int) -> Tensor:
@@ -93,7 +93,7 @@ def integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tenso
 
 
 def _integrate(function: Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    root = SafeSqrt.apply(variance)
+    root = root_of(variance)
     centre = function(mean)
     nodes, weights = hermite_nodes()
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)

@@ -43,7 +43,7 @@ from leanbayes.propagate.moments.gaussian import taylor
 from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, first_random, only_first, variance_of
 from leanbayes.propagate.registry import Registry
 
-__all__ = ["RULES", "Layer", "MomentRules", "Norm", "Resampling", "apply_elementwise"]
+__all__ = ["RULES", "Layer", "MomentRules", "Norm", "Resampling", "apply_elementwise", "apply_norm"]
 
 _ROW_BY_ROW = (torch.reshape, Tensor.reshape, torch.flatten, Tensor.flatten)  # which keep the order of entries
 Function = Callable[[Tensor], Tensor]
@@ -237,7 +237,7 @@ class MomentRules(Registry):
             def apply(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> MomentTensor:
                 norm: Norm = body(operation, input, *args, **kwargs)
                 swept = _sweep_norm(input, norm) if norm.by_channel else None
-                return _apply_norm(input, norm) if swept is None else swept
+                return apply_norm(input, norm) if swept is None else swept
 
             return self._add(operations, exact, assumes, body, apply)
 
@@ -289,7 +289,8 @@ def apply_elementwise(
     return x.like(mean, variance, correlations)
 
 
-def _apply_norm(input: Any, norm: Norm) -> MomentTensor:
+def apply_norm(input: Any, norm: Norm) -> MomentTensor:
+    """Return what a norm makes of its input, given its means and statistics."""
     x, x_variance = expected_of(input), variance_of(input)
     gain, gain_variance, offset_variance = expected_of(norm.gain), variance_of(norm.gain), variance_of(norm.offset)
     random = first_random(input, norm.gain, norm.offset)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from leanbayes._ops.attention import attention_variance
 from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Correlations
@@ -35,6 +36,10 @@ def scaled_dot_product_attention(
 ) -> MomentTensor:
     """Compute the moments of softmax(q kᵀ s + mask) v."""
     arguments = (query, key, value, attn_mask)
+    if attn_mask is None and not (is_causal or enable_gqa or dropout_p > 0):
+        swept = _swept(operation, query, key, value, scale)
+        if swept is not None:
+            return swept
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = (torch.repeat_interleave(tensor, times, dim=-3) for tensor in (key, value))
@@ -54,6 +59,27 @@ def scaled_dot_product_attention(
     mean = operation(*map(expected_of, arguments), is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     units = _units_of_values(value, attended.variance)
     return attended.like(mean, attended.variance, Correlations(attended.correlations.positions, None, units))
+
+
+def _swept(operation: Operation, query: Any, key: Any, value: Any, scale: float | None) -> MomentTensor | None:
+    """Do the same in few products; return None if these tensors have to take the usual way."""
+    arguments = (query, key, value)
+    if torch.is_grad_enabled() or not all(isinstance(part, MomentTensor) and part.dim() > 2 for part in arguments):
+        return None
+    rho = value.correlations.positions
+    if rho is None or value.dim() - 2 not in value.correlations.common_axes(value.shape):
+        return None
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    swept = attention_variance(*((part.expected, part.variance) for part in arguments), rho, factor)
+    if swept is None:
+        return None
+    variance, together = swept
+    units = _units_of_values(value, variance)
+    shared = Correlations.contracted(together, variance, (variance.dim() - 2,))
+    result: MomentTensor = query.like(
+        operation(*map(expected_of, arguments), scale=scale), variance, Correlations(shared.positions, None, units)
+    )
+    return result
 
 
 def _units_of_values(value: Any, variance: Tensor) -> Tensor | None:

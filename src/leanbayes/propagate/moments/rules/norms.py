@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.moments import norm_tokens
+from leanbayes._ops.positions import fraction_of
 from leanbayes.propagate.linear_ops import Operation
-from leanbayes.propagate.moments.kinds import RULES, Norm
-from leanbayes.propagate.moments.tensor import MomentTensor, expected_of
+from leanbayes.propagate.moments.correlations import Averages, Correlations
+from leanbayes.propagate.moments.kinds import RULES, Norm, apply_norm
+from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, variance_of
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "rms_norm"]
 
@@ -45,21 +48,54 @@ def batch_norm(
     return Norm(normed, mean, (variance + eps).rsqrt(), weight, bias, by_channel=True)
 
 
-@RULES.norm(F.layer_norm, torch.layer_norm, exact=False, assumes=EXPECTED)
+@RULES.rule(F.layer_norm, torch.layer_norm, exact=False, assumes=EXPECTED)
 def layer_norm(
     operation: Operation, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Norm:
-    """Normalise over the last axes."""
+) -> MomentTensor:
+    """Normalise over the last axes, in one sweep over memory where a compiled one exists."""
     x, gain = expected_of(input), expected_of(weight)
     axes = tuple(range(-len(normalized_shape), 0))
+    normed = operation(x, normalized_shape, gain, expected_of(bias), eps)
+    if isinstance(input, MomentTensor) and len(axes) == 1:
+        swept = _sweep_tokens(input, normed, weight, bias, eps)
+        if swept is not None:
+            return swept
     variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     scale = (variance + eps).rsqrt()
-    normed = operation(x, normalized_shape, gain, expected_of(bias), eps)
     if not isinstance(input, MomentTensor):
-        return Norm(normed, mean, scale, weight, bias, None)
+        return apply_norm(input, Norm(normed, mean, scale, weight, bias, None))
     added = input.correlations.noise_of_deviations(input.variance, axes)
     expected = (variance + added + eps).rsqrt()
-    return Norm(_rescaled(normed, x - mean, expected - scale, gain), mean, expected, weight, bias, None, axes)
+    rescaled = _rescaled(normed, x - mean, expected - scale, gain)
+    return apply_norm(input, Norm(rescaled, mean, expected, weight, bias, None, axes))
+
+
+def _sweep_tokens(input: MomentTensor, normed: Tensor, weight: Any, bias: Any, eps: float) -> MomentTensor | None:
+    """Do the same for tokens whose units are independent; return None if the sweep does not take these tensors."""
+    shared, rho = input.correlations, input.correlations.positions
+    followed = shared.units is not None or shared.neighbours is not None
+    if followed or input.dim() != 3 or (rho is not None and rho.shape[1] != 1):
+        return None
+    x = input.expected
+    zero = x.new_zeros(x.shape[-1])
+    gain = torch.ones_like(zero) if weight is None else expected_of(weight)
+    on_square, added = (zero if v is None else v for v in (variance_of(weight), variance_of(bias)))
+    swept = norm_tokens(x, input.variance, normed, gain, on_square, added, eps)
+    if swept is None:
+        return None
+    variance, sums = swept
+    own, far = (sums / x.shape[1]).unbind(1)
+    fresh, passed = on_square * (own + far) + added, gain.square() * own  # the noise of gain and offset, and of x
+    total = fresh + passed
+    averages = Averages(None, None, total.unsqueeze(1))
+    random = any(isinstance(value, MomentTensor) for value in (weight, bias))
+    copied = random and input.setting.positions != "independent"  # which all tokens share
+    if x.shape[1] < 2 or (rho is None and not copied):
+        return input.like(normed, variance, None, averages)
+    common = fresh if copied else torch.zeros_like(fresh)
+    if rho is not None:
+        common = common + passed * rho.squeeze(1)
+    return input.like(normed, variance, Correlations(fraction_of(common, total).unsqueeze(1)), averages)
 
 
 @RULES.norm(F.rms_norm, torch.rms_norm, exact=False, assumes=EXPECTED)
