@@ -210,7 +210,8 @@ def _verdict(jobs: Mapping[str, Any], recipe: str, pair: list[str], noise: Mappi
     }
     harmed = [task for task, values in by_task.items() if _harms(values, noise[task])]
     gain = verdict["gain"]
-    if gain and gain["mean"] > 0 and gain["weighted_interval"][0] > 0 and not harmed:
+    spread = gain["weighted_interval"] if gain else None
+    if gain and spread is not None and gain["mean"] > 0 and spread[0] > 0 and not harmed:
         verdict["chosen"] = others[0]
     return verdict | {"harmed": harmed}
 
@@ -264,7 +265,8 @@ def _interval(by_task: Mapping[str, list[float]], noise: Mapping[str, float]) ->
     """The mean over tasks of the mean over seeds, with 95 % intervals.
 
     The interval over seeds takes the tasks as given. That over tasks asks what another task would show, and is wide.
-    The weighted mean gives each task the weight 1/variance, so that quiet tasks count more.
+    The weighted mean gives each task the weight 1/variance, so that quiet tasks count more. One seed says nothing about
+    the spread over seeds, so then the two intervals that need it are None.
     """
     if len(by_task) < 2:
         return {}
@@ -272,7 +274,7 @@ def _interval(by_task: Mapping[str, list[float]], noise: Mapping[str, float]) ->
     variances = {task: noise[task] ** 2 / len(values) for task, values in by_task.items()}
     mean = statistics.mean(means.values())
     freedom = sum(len(values) - 1 for values in by_task.values())
-    wide = float(student.ppf(0.975, freedom))
+    wide = float(student.ppf(0.975, freedom)) if freedom else math.inf
     seeds = wide * math.sqrt(sum(variances.values())) / len(means)
     tasks = float(student.ppf(0.975, len(means) - 1)) * statistics.stdev(means.values()) / math.sqrt(len(means))
     weights = {task: 1 / max(variance, 1e-12) for task, variance in variances.items()}
@@ -280,9 +282,9 @@ def _interval(by_task: Mapping[str, list[float]], noise: Mapping[str, float]) ->
     half = wide / math.sqrt(sum(weights.values()))
     return {
         "mean": mean,
-        "over_seeds": [mean - seeds, mean + seeds],
+        "over_seeds": [mean - seeds, mean + seeds] if freedom else None,
         "over_tasks": [mean - tasks, mean + tasks],
         "weighted": weighted,
-        "weighted_interval": [weighted - half, weighted + half],
+        "weighted_interval": [weighted - half, weighted + half] if freedom else None,
         "tasks": means,
     }

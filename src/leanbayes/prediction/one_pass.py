@@ -78,14 +78,12 @@ def predict_in_one_pass(
 
 def _uncertainty(law: Outputs, likelihood: Likelihood, points: int, tolerance: float | None) -> Uncertainty:
     """Return the uncertainty; with a tolerance, from twice as many points again and again until no input changes."""
-    if tolerance is None:
-        return law.uncertainty(likelihood, points)
-    count = min(_FEWEST_POINTS, points)
-    predicted = law.uncertainty(likelihood, count)
+    count = points if tolerance is None else min(_FEWEST_POINTS, points)
+    predicted: Uncertainty = law.uncertainty(likelihood, count)
     while count < points:
         count = min(2 * count, points)
         before, predicted = likelihood.nats(predicted), law.uncertainty(likelihood, count)
         change = (likelihood.nats(predicted) - before).abs()
-        if change.flatten(1).mean(1).le(tolerance).all() if change.dim() > 1 else change.le(tolerance).all():
+        if (change.flatten(1).mean(1) if change.dim() > 1 else change).le(tolerance).all():
             break
     return predicted

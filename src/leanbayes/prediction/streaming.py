@@ -320,8 +320,8 @@ class _Predicting:
             return unknown, unknown
         left_out = []
         for group in range(groups):
-            whole, rest = divmod(draws, size)
-            count = draws - size * len(range(group, whole, groups)) - (rest if whole % groups == group else 0)
+            complete, rest = divmod(draws, size)
+            count = draws - size * len(range(group, complete, groups)) - (rest if complete % groups == group else 0)
             left_out.append(self.likelihood.nats(self._uncertainty(total - sums[group], count, rows.centre)))
         values = torch.stack(left_out)
         mean = values.mean(0)
