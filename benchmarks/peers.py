@@ -67,8 +67,8 @@ class Network:
 
 
 NETWORKS = {
-    "resnet18": Network(resnet18, 4),
-    "small_cnn": Network(lambda: small_cnn(3, 10, (32, 32)), 40),
+    "resnet18": Network(resnet18, 2),
+    "small_cnn": Network(lambda: small_cnn(3, 10, (32, 32)), 15),
 }
 
 
@@ -123,19 +123,23 @@ def least_work(task: Task, runner: Contestant) -> dict[str, Work]:
     x, y = task.x, task.y
     names = [name for name, _ in product_layers(task.plain)]
     predict = partial(runner.predict_as or runner.predict, x)
-    works = {}
-    uses = layers_used(runner.networks, names, predict)
-    flops = masked_flops(uses, task.plain, runner.masks, training=False) if runner.masks else count_flops(predict)
+    works, flops = {}, [0]
+
+    def counted(work: Callable[[], object]) -> None:
+        flops[0] = count_flops(work)
+
+    uses = layers_used(runner.networks, names, partial(counted, predict))
+    if runner.masks:
+        flops[0] = masked_flops(uses, task.plain, runner.masks, training=False)
     parameters = list(runner.model.parameters())
-    works["predict"] = prediction_work(flops, parameters, uses, unkept=runner.zeros, streams=runner.streams)
+    works["predict"] = prediction_work(flops[0], parameters, uses, unkept=runner.zeros, streams=runner.streams)
     if runner.step is not None:
-        step = partial(runner.step, x, y)
-        uses = layers_used(runner.networks, names, step)
-        flops = masked_flops(uses, task.plain, runner.masks, training=True) if runner.masks else count_flops(step)
+        uses = layers_used(runner.networks, names, partial(counted, partial(runner.step, x, y)))
+        if runner.masks:
+            flops[0] = masked_flops(uses, task.plain, runner.masks, training=True)
         copies = unique_bytes(runner.moved()) // max(unique_bytes(parameters), 1)
-        works["step"] = step_work(
-            flops, runner.moved(), uses, unkept=runner.zeros * copies, networks=len(runner.networks)
-        )
+        unkept, networks = runner.zeros * copies, len(runner.networks)
+        works["step"] = step_work(flops[0], runner.moved(), uses, unkept=unkept, networks=networks)
     return works
 
 
