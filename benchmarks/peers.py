@@ -17,7 +17,8 @@ An audit of each contestant comes before the measurement: the right tensors are 
 two passes differ, members differ, masks hold, graphs give the numbers of torch.
 
 Rows are measured one by one, and the record is written after each. The next run continues where the last one stopped,
-if neither the code nor the settings have changed since.
+if neither the code nor the settings have changed since. It also measures again the rows that other programs disturbed:
+those whose plain network took over half as long again as beside the quickest row.
 
     make bench-peers            # in a separate environment, see benchmarks/peers.txt
     python benchmarks/peers.py --seconds 150                                    # a part; the next call continues
@@ -70,6 +71,8 @@ NETWORKS = {
     "resnet18": Network(resnet18, 2),
     "small_cnn": Network(lambda: small_cnn(3, 10, (32, 32)), 15),
 }
+
+DISTURBED = 1.5
 
 
 def task_of(network: str, batch: int) -> Task:
@@ -152,6 +155,18 @@ def with_limits(rows: list[dict[str, Any]], machine: Machine) -> list[dict[str, 
     return rows
 
 
+def undisturbed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows that were measured while the machine did little else: their plain network took its usual time."""
+    best: dict[tuple[str, str], float] = {}
+    times = [
+        (row, key, row[key]) for row in rows for key in ("plain_step_seconds", "plain_predict_seconds") if key in row
+    ]
+    for row, key, seconds in times:
+        best[row["network"], key] = min(seconds, best.get((row["network"], key), math.inf))
+    bad = [id(row) for row, key, seconds in times if seconds > DISTURBED * best[row["network"], key]]
+    return [row for row in rows if id(row) not in bad]
+
+
 def earlier(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
     """Return the results of a record that was made with the same code and settings."""
     if not path.is_file():
@@ -180,7 +195,7 @@ def main() -> None:
     settings = {"batch": options.batch, "rounds": rounds, "draws": DRAWS, "n_data": N_DATA, "image": "3x32x32"}
     machine = measure_machine()
     results = earlier(options.out, settings)
-    rows: list[dict[str, Any]] = results["rows"] if results else []
+    rows = undisturbed(results["rows"]) if results else []
     if results:
         machine = machine.best(machine_from(results["machine"]))
     done = {(row["network"], row["name"]) for row in rows}
