@@ -77,10 +77,10 @@ $(INSTALLED): pyproject.toml papers/pyproject.toml constraints.txt tests/laplace
 	@$(VENV)/bin/python examples/browser/get_runtime.py $(VENV)/onnxruntime-web || echo "without onnxruntime-web, a test in the browser is skipped"
 	@touch $@
 
-# The peers go in without dependencies: two of them ask for torchvision, which none of them imports.
-$(PEERS_INSTALLED): pyproject.toml constraints.txt benchmarks/peers.txt
+# The peers go in without dependencies: most of them ask for torchvision; see benchmarks/peers.txt.
+$(PEERS_INSTALLED): pyproject.toml constraints.txt benchmarks/peers.txt tests/laplace.txt
 	@echo "setting up $(PEERS)"
 	@$(PYTHON) -m venv $(PEERS)
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/pip install -q -c constraints.txt -e .
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/pip install -q -c constraints.txt -e '.[fast,onnx]'
 	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/pip install -q --no-deps -r benchmarks/peers.txt
 	@touch $@

@@ -7,6 +7,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 LIBRARY = TESTS.parent / "src" / "leanbayes"
 PAPERS = TESTS.parent / "papers" / "src" / "leanbayes_papers"
+BENCHMARKS = TESTS.parent / "benchmarks"
 
 WHOLE_PRODUCT = {
     "architecture", "breadth", "citations", "documentation", "examples", "guarantees", "layout", "minimal_environment",
@@ -27,6 +28,8 @@ def mirrors_a_module(test: Path) -> bool:
     home = LIBRARY
     if folders[:1] == ["papers"]:
         home, folders = PAPERS, folders[1:]
+    if folders[:1] == ["benchmarks"]:
+        home, folders = BENCHMARKS, folders[1:]
     package = home.joinpath(*folders)
     module = (package / f"{name}.py").is_file() or (package / name / "__init__.py").is_file()
     return module or (package.name == name and (package / "__init__.py").is_file())
