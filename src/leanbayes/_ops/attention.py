@@ -6,6 +6,8 @@ values, of which all tokens share the fraction ρ, adds Σ p²(1 − ρ)σ_v² +
 are again one product.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -44,23 +46,13 @@ def attention_variance(
     step = max(1, _TOGETHER * len(q) // scores)
     for start in range(0, len(q), step):
         part = slice(start, start + step)
-        _attend(*(tensor[part] for tensor in (*tensors, rho)), scale, variance[part], together[part])
+        _attend([tensor[part] for tensor in (*tensors, rho)], scale, variance[part], together[part])
     return variance, together
 
 
-def _attend(
-    q: Tensor,
-    q_variance: Tensor,
-    k: Tensor,
-    k_variance: Tensor,
-    v: Tensor,
-    v_variance: Tensor,
-    rho: Tensor,
-    scale: float,
-    variance: Tensor,
-    together: Tensor,
-) -> None:
+def _attend(tensors: Sequence[Tensor], scale: float, variance: Tensor, together: Tensor) -> None:
     """Do this for some examples, so few that everything stays in the cache."""
+    q, q_variance, k, k_variance, v, v_variance, rho = tensors
     count, width = k.shape[-2], q.shape[-1]
     left = q.new_empty(*q.shape[:-1], 2 * width)
     torch.mul(q, q, out=left[..., :width])

@@ -80,7 +80,7 @@ def _uncertainty(law: Outputs, likelihood: Likelihood, points: int, tolerance: f
     """Return the uncertainty; with a tolerance, from twice as many points again and again until no input changes."""
     count = points if tolerance is None else min(_FEWEST_POINTS, points)
     predicted: Uncertainty = law.uncertainty(likelihood, count)
-    while count < points:
+    while tolerance is not None and count < points:
         count = min(2 * count, points)
         before, predicted = likelihood.nats(predicted), law.uncertainty(likelihood, count)
         change = (likelihood.nats(predicted) - before).abs()

@@ -70,7 +70,8 @@ def _swept(operation: Operation, query: Any, key: Any, value: Any, scale: float 
     if rho is None or value.dim() - 2 not in value.correlations.common_axes(value.shape):
         return None
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    swept = attention_variance(*((part.expected, part.variance) for part in arguments), rho, factor)
+    q, k, v = ((part.expected, part.variance) for part in arguments)
+    swept = attention_variance(q, k, v, rho, factor)
     if swept is None:
         return None
     variance, together = swept
