@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled
+from leanbayes._ops.sparse_block_plan import kernel_block
 from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose
 from leanbayes._ops.sparse_plan import Axis, Geometry
 from leanbayes._ops.sparse_products import HalvesProduct, SparseProduct, halves_fit, in_autocast, innermost
@@ -63,7 +64,7 @@ def linear(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, kerne
         index: the sorted positions of the non-zeros in the flattened weight.
         shape: the shape of the weight, (outputs, inputs).
         mean: one value for each non-zero.
-        kernel: "auto" chooses by `kernels_for`; "numba", "csr" and "dense" force one.
+        kernel: "auto" chooses by `kernels_for`; "blocks", "csr", "dense" and "numba" force one.
     """
     return _linear(x, index, shape, mean, None, kernel)[0]
 
@@ -104,7 +105,7 @@ def conv(
         padding: one number, one for each axis, "same" or "valid".
         dilation: one number, or one for each axis.
         groups: the number of groups of channels; channels of different groups do not meet.
-        kernel: "auto" chooses by `kernels_for`; "numba" and "dense" force one.
+        kernel: "auto" chooses by `kernels_for`; "blocks", "dense" and "numba" force one.
     """
     return _conv(x, index, shape, mean, None, stride, padding, dilation, groups, kernel)[0]
 
@@ -137,9 +138,12 @@ def linear_halves(
     x = _cast(x, first)
     _check(x, index, shape, first, None)
     geometry = _geometry(tuple(shape), (), (), (), (), (), 1)
-    if x.dim() != 2 or not halves_fit(x, _kernels(kernel, x, len(index), geometry, False)):
+    if x.dim() != 2:
         return None
-    result: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry).squeeze(1).t()
+    kernels = _kernels(kernel, x, index, geometry, False)
+    if not halves_fit(x, kernels):
+        return None
+    result: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry, kernels).squeeze(1).t()
     watch(index, result, lambda g: g.t().to(x.dtype) @ x.detach())
     return result
 
@@ -160,9 +164,12 @@ def conv_halves(
     x = _cast(x, first)
     _check(x, index, shape, first, None)
     geometry, rank = _checked_geometry(x, shape, stride, padding, dilation, groups), len(shape) - 2
-    if x.dim() != rank + 2 or not halves_fit(x, _kernels(kernel, x, len(index), geometry, False)):
+    if x.dim() != rank + 2:
         return None
-    sums: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry)
+    kernels = _kernels(kernel, x, index, geometry, False)
+    if not halves_fit(x, kernels):
+        return None
+    sums: Tensor = HalvesProduct.apply(innermost(x), first, second, index, geometry, kernels)
     result = sums.view(shape[0], *geometry.positions[3 - rank :], len(x)).movedim(-1, 0)
     watch(index, result, lambda g: _dense_gradient(x.detach(), g.to(x.dtype), shape, geometry))
     return result
@@ -216,9 +223,9 @@ def kernels_for(
     """
     if len(shape) == 2:
         x = x.reshape(-1, x.shape[-1])
-        return choose(x, len(index), _geometry(tuple(shape), (), (), (), (), (), 1), moments)
+        return choose(x, index, _geometry(tuple(shape), (), (), (), (), (), 1), moments)
     geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
-    return choose(x, len(index), geometry, moments)
+    return choose(x, index, geometry, moments)
 
 
 def _linear(
@@ -230,7 +237,7 @@ def _linear(
         raise ShapeMismatch(f"a linear map by a weight of shape {tuple(shape)} cannot take {tuple(x.shape)}")
     geometry = _geometry(tuple(shape), (), (), (), (), (), 1)
     flat = x.reshape(-1, shape[1])
-    kernels = _kernels(kernel, flat, len(index), geometry, variance is not None)
+    kernels = _kernels(kernel, flat, index, geometry, variance is not None)
     if kernels == DENSE:
         results = [F.linear(flat, _dense(mean, index, shape))]
         if variance is not None:
@@ -259,7 +266,7 @@ def _conv(
     geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
     rank = len(shape) - 2
     batch = x if x.dim() == rank + 2 else x.unsqueeze(0)
-    kernels = _kernels(kernel, batch, len(index), geometry, variance is not None)
+    kernels = _kernels(kernel, batch, index, geometry, variance is not None)
     if kernels == DENSE:
         convolve, options = _DENSE_CONVOLUTIONS[rank], (stride, padding, dilation, groups)
         results = [convolve(batch, _dense(mean, index, shape), None, *options)]
@@ -272,14 +279,18 @@ def _conv(
     return tuple(results if x.dim() == rank + 2 else [y.squeeze(0) for y in results])
 
 
-def _kernels(kernel: str, x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
+def _kernels(kernel: str, x: Tensor, index: Tensor, geometry: Geometry, moments: bool) -> Kernels:
     if kernel == "auto":
-        return choose(x, non_zeros, geometry, moments)
+        return choose(x, index, geometry, moments)
     if kernel not in KERNELS:
         raise UnknownName.of("kernel", kernel, ["auto", *KERNELS])
     if kernel == "csr" and not geometry.is_linear:
         raise InputError('the kernel "csr" is for linear maps; choose "auto", "numba" or "dense" for a convolution')
-    if kernel == "numba":
+    if kernel == "blocks" and not kernel_block(index, geometry):
+        raise InputError(
+            'the kernel "blocks" is for weights that are stored in blocks of 8 or 16 output channels; choose "auto"'
+        )
+    if kernel in ("blocks", "numba"):
         compiled.require(kernel)
     return Kernels(kernel, kernel, kernel)
 

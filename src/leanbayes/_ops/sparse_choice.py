@@ -1,6 +1,7 @@
 """Choose the cheapest kernel for a sparse product, by a model of costs that was fitted to measurements.
 
-The constants are nanoseconds on one core of an AVX2 machine in float32, for batches of 8 to 1024 and 70 to 99 % zeros.
+The constants are nanoseconds on one core of an AVX2 machine in float32, for batches of 8 to 1024 and 70 to 99 % zeros;
+those of blocks were measured on a machine with AVX-512, where dense products took as long.
 Only their ratios matter, and these change little with the number of cores and in float64. All kernels give the same
 results up to rounding.
 """
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
+from leanbayes._ops.sparse_block_plan import kernel_block
 from leanbayes._ops.sparse_plan import Geometry
 
 __all__ = ["DENSE", "KERNELS", "Kernels", "choose"]
 
-KERNELS = ("csr", "dense", "numba")
+KERNELS = ("blocks", "csr", "dense", "numba")
 VECTOR = 128  # bytes that the kernels of numba take at a time
 
 _DENSE, _SWEEP = 0.027, 1.5  # a dense layer costs this for each product, and for each number of its input and output
@@ -28,6 +30,8 @@ _VALUE, _VALUES, _DOT, _DOTS = (
     0.09,
     0.11,
 )  # numba: the gradients of a non-zero, and for each product, of one sum or of two
+# Blocks: to start, for each product of a sum or of the gradients of values, and for each number of input and output.
+_BLOCK_START, _BLOCK, _BLOCK_DOT, _TOUCH = 1e5, 0.035, 0.05, 0.4
 _COPY = 2.0  # to change the layout, for each number
 
 
@@ -44,38 +48,45 @@ class Kernels:
         return names[0] if len(set(names)) == 1 else "/".join(names)
 
 
+_COMPILED = frozenset({"blocks", "numba"})
 DENSE = Kernels("dense", "dense", "dense")
 _CSR_ONLY = Kernels("csr", "csr", "csr")
 
 
-def choose(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool) -> Kernels:
+def choose(x: Tensor, index: Tensor, geometry: Geometry, moments: bool) -> Kernels:
     """Choose the cheapest kernels that are installed for an input of shape (batch, channels, …)."""
-    chosen = _cheapest(x, non_zeros, geometry, moments, has_numba=True)
-    if "numba" in (chosen.forward, chosen.values) and not compiled.available():
-        return _cheapest(x, non_zeros, geometry, moments, has_numba=False)
+    chosen = _cheapest(x, index, geometry, moments, has_numba=True)
+    if not _COMPILED.isdisjoint((chosen.forward, chosen.values)) and not compiled.available():
+        return _cheapest(x, index, geometry, moments, has_numba=False)
     return chosen
 
 
-def _cheapest(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool, has_numba: bool) -> Kernels:
+def _cheapest(x: Tensor, index: Tensor, geometry: Geometry, moments: bool, has_numba: bool) -> Kernels:
     transformed = torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling()
     if x.dtype not in (torch.float32, torch.float64) or transformed:
         return DENSE
     linear = geometry.is_linear
     if x.device.type != "cpu":
         return _CSR_ONLY if linear and x.device.type == "cuda" else DENSE
-    products, batch = non_zeros * prod(geometry.positions), len(x)
-    vectors = max(batch, VECTOR // x.itemsize)
-    sums = _SUM_START + products * vectors * (_SUMS if moments else _SUM)
+    non_zeros, batch = len(index), len(x)
+    products, vectors = non_zeros * prod(geometry.positions), max(batch, VECTOR // x.itemsize)
+    numbers = geometry.inputs * prod(geometry.sizes) + geometry.outputs * prod(geometry.positions)
+    kernel, sums = "numba", _SUM_START + products * vectors * (_SUMS if moments else _SUM)
     dots = non_zeros * (_VALUES if moments else _VALUE) + products * batch * (_DOTS if moments else _DOT)
+    if has_numba and kernel_block(index, geometry):
+        kernel, sweeps = "blocks", 2 if moments else 1
+        sums, dots = (
+            sweeps * (_BLOCK_START + (products * each + numbers * _TOUCH) * vectors) for each in (_BLOCK, _BLOCK_DOT)
+        )
     csr = inf
     if not has_numba:
         sums = dots = inf
     if linear and torch.backends.mkl.is_available():
         csr = (_CSR_START + products * batch * _CSR) * (2 if moments else 1)
-    sweep = batch * (geometry.inputs * prod(geometry.sizes) + geometry.outputs * prod(geometry.positions)) * _SWEEP
+    sweep = batch * numbers * _SWEEP
     dense = (geometry.dense_products * batch * _DENSE + sweep) * (2 if moments else 1)
     moved, is_innermost = _COPY * x.numel(), x.movedim(0, -1).is_contiguous()
     if min(sums, csr) + (0 if is_innermost else moved) > dense + (moved if is_innermost else 0):
         return DENSE
-    product = "csr" if csr < sums else "numba"
-    return Kernels(product, product, "csr" if csr < dots else "numba")
+    product = "csr" if csr < sums else kernel
+    return Kernels(product, product, "csr" if csr < dots else kernel)
