@@ -1,23 +1,32 @@
 """Compare training steps of sparse Bayesian networks and of dense ones: ResNet-18 on 32x32 images, SSVI.
 
 A step is the ELBO, its gradients and Adam, with 95 % and 99 % zeros, by local reparameterization (``sparse``), by
-mirrored draws (``mirrored``) and by mirrored draws with natural gradients (``ivon``). These take turns with them:
+mirrored draws (``mirrored``) and by mirrored draws with natural gradients (``ivon``). Each of them stores single
+weights, and whole blocks of 16 output channels (``block 16``). They are compared with these:
 
 - ``plain``: the dense deterministic network;
 - ``local``: our dense network with local reparameterization, in which the
   weights of all linear maps and convolutions are random;
 - ``masked``: the same with masks over dense tensors, as in the public code of Li et al. 2024.
 
-The record also holds the memory of parameters, gradients and optimizer, the largest memory of a step, the kernel that
-each layer has chosen, the time of `lb.predict` with one weight draw against a plain pass, and where the time of a
-sparse step goes. The time that is not spent on products does not depend on the number of zeros, and so limits the
-speed.
+Each row of the record takes turns with the plain network, so its ratios are to a plain network that was measured at
+the same time. The record also holds the memory of parameters, gradients and optimizer, the largest memory of a step,
+the kernel that each layer has chosen, and where the time of a sparse step goes. The time that is not spent on products
+does not depend on the number of zeros, and so limits the speed. Predictions are measured as well: `lb.predict` with one
+weight draw and with one pass of moments, and the plain network as a dense graph of onnxruntime, against a plain pass.
 
-    python benchmarks/sparse.py
+The script stops after ``--seconds`` and goes on with the next row when it is called again.
+
+    python benchmarks/sparse.py                       # until the record is complete
+    python benchmarks/sparse.py --batches 64 --kinds mirrored --out some.json
 """
 
 import argparse
+import json
+import tempfile
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +40,7 @@ import leanbayes as lb
 from harness import RESULTS, race, timing, write
 from leanbayes._ops.sparse import kernels_for
 from leanbayes._ops.sparse_tensor import SPARSE_OPS, SparseTensor
+from leanbayes._provenance import git
 from leanbayes.evaluation.cost.resources import peak_memory
 from leanbayes.lab.models import resnet18
 from leanbayes.propagate.stand_in import StandIn
@@ -46,6 +56,36 @@ PARTS = {  # the parts of a step, and the names that the profiler of torch gives
     "first layer, dense": ("convolution", "mkldnn"),
     "optimizer and KL": ("Optimizer", "_foreach", "softplus", "_NormalKL"),
 }
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the record: how a network is built, and by which noise it is trained."""
+
+    kind: str
+    density: float = 1.0
+    block: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the row."""
+        parts = [self.kind]
+        if self.kind in SPARSE:
+            parts += [f"{self.density:g}", *([f"block {self.block}"] if self.block > 1 else [])]
+        return " ".join(parts)
+
+    def model(self) -> nn.Module:
+        """Build the network."""
+        if self.kind == "plain":
+            return resnet18()
+        if self.kind == "masked":
+            return masked_network(self.density)
+        if self.kind == "local":
+            random = lb.everything(eligible=lambda slot: slot.parameter.dim() > 1)
+            return lb.Bayesian(resnet18(), subspace=random, propagate="local")
+        inside = lb.everything(eligible=lambda slot: slot.name.endswith(("original", "weight")) and lb.not_norm(slot))
+        subspace = lb.sparse(self.density, inside=inside, block=self.block)
+        return lb.Bayesian(resnet18(), subspace=subspace, propagate=SPARSE[self.kind])
 
 
 class Masked(nn.Module):
@@ -155,17 +195,35 @@ def layers(bnn: lb.Bayesian, x: Tensor) -> list[dict[str, Any]]:
     return kernels.rows
 
 
-def one_pass(model: nn.Module, x: Tensor) -> Callable[[], None]:
-    """Return a function that predicts a batch from one pass, at one weight draw if the network is random."""
+def one_pass(model: nn.Module, x: Tensor, by: lb.propagate.Propagation) -> Callable[[], None]:
+    """Return a function that predicts a batch by one pass, if the network is random by one draw or by moments."""
 
     def run() -> None:
         model.eval()
         if isinstance(model, lb.Bayesian):
-            model.predict_by = lb.propagate.Sample()
+            model.predict_by = by
             lb.predict(model, x, samples=1)
         else:
             with torch.no_grad():
                 model(x)
+
+    return run
+
+
+def in_onnxruntime(model: nn.Module, x: Tensor) -> Callable[[], None]:
+    """Return a function that runs the network as a dense graph of onnxruntime, in as many threads as torch has."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "plain.onnx")
+        torch.onnx.export(model.eval(), (x,), path, dynamo=True, verbose=False, external_data=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    feed = {session.get_inputs()[0].name: x.numpy()}
+
+    def run() -> None:
+        session.run(None, feed)
 
     return run
 
@@ -182,60 +240,77 @@ def parts(step: Callable[[], None]) -> dict[str, float]:
     return {name: time / sum(spent.values()) for name, time in spent.items()}
 
 
+def measure(method: Method, plain: nn.Module, x: Tensor, y: Tensor, rounds: int) -> dict[str, Any]:
+    """Measure one row in turns with the plain network."""
+    model = plain if method.kind == "plain" else method.model()
+    step, optimizer = step_of(model, x, y, natural=method.kind == "ivon")
+    base, _ = step_of(plain, x, y, natural=False)
+    times = race({"plain": base, method.name: step}, rounds)
+    row: dict[str, Any] = timing("step", times[method.name], times["plain"])
+    row["bytes"] = kept_bytes(model, optimizer)
+    row["step_bytes"] = peak_memory(step) + row["bytes"]["all"]
+    if method.kind in SPARSE:
+        assert isinstance(model, lb.Bayesian)
+        row["parts"] = parts(step)
+        row["ratio_if_products_took_no_time"] = row["step_ratio"] * (1 - row["parts"][next(iter(PARTS))])
+        row["layers"] = layers(model, x)
+    draw = lb.propagate.Sample()
+    passes = {"plain": one_pass(plain, x, draw), "pass": one_pass(model, x, draw)}
+    if isinstance(model, lb.Bayesian) and method.kind in ("local", "mirrored"):
+        passes["moments"] = one_pass(model, x, lb.propagate.Moments())
+    if method.kind == "plain":
+        passes = {"pass": passes["plain"], "onnxruntime": in_onnxruntime(plain, x), "plain": passes["plain"]}
+    spent = race(passes, rounds)
+    for name in passes:
+        if name != "plain":
+            row |= timing(name, spent[name], spent["plain"])
+    return row | {"commit": git("rev-parse", "HEAD")}
+
+
+def compare(rows: dict[str, Any]) -> None:
+    """Add what compares a row with others, as far as these have been measured."""
+    for row in rows.values():
+        for name in ("local", "masked"):
+            if name in rows:
+                row[f"times_faster_than_{name}"] = rows[name]["step_ratio"] / row["step_ratio"]
+        if "local" in rows:
+            row["bytes_of_local"] = row["bytes"]["all"] / rows["local"]["bytes"]["all"]
+        row["step_bytes_of_plain"] = row["step_bytes"] / rows["plain"]["step_bytes"]
+
+
 def main() -> None:
-    """Measure times and memory, and write the results."""
+    """Measure the rows that the record does not have yet, until the time is over."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--densities", type=float, nargs="+", default=[0.05, 0.01])
+    parser.add_argument("--blocks", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--kinds", nargs="+", default=["local", "masked", *SPARSE], help="plain is always measured")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=120.0, help="no row is begun after so many seconds")
     parser.add_argument("--out", type=Path, default=RESULTS / "sparse.json")
     options = parser.parse_args()
-    results: dict[str, Any] = {}
+    begin, settings = time.perf_counter(), {"network": "ResNet-18, 32x32", "rounds": options.rounds, "rows": 2}
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    # Records of another form, or of other settings, are not continued.
+    results: dict[str, Any] = known["results"] if known.get("settings") == settings else {}
+    methods = [Method("plain"), Method("local"), Method("masked", options.densities[0])]
+    methods += [Method(k, d, b) for d in options.densities for b in options.blocks for k in reversed(SPARSE)]
+    methods = [method for method in methods if method.kind in ("plain", *options.kinds)]
     for batch in options.batches:
         torch.manual_seed(0)
         x, y = torch.randn(batch, 3, 32, 32), torch.randint(10, (batch,))
-        random = lb.everything(eligible=lambda slot: slot.parameter.dim() > 1)
-        models: dict[str, nn.Module] = {
-            "plain": resnet18(),
-            "local": lb.Bayesian(resnet18(), subspace=random, propagate="local"),
-        }
-        for density in options.densities:
-            inside = lb.everything(
-                eligible=lambda slot: slot.name.endswith(("original", "weight")) and lb.not_norm(slot)
-            )
-            sparse = lb.sparse(density, inside=inside)
-            for name, propagate in SPARSE.items():
-                models[f"{name} {density:g}"] = lb.Bayesian(resnet18(), subspace=sparse, propagate=propagate)
-        models["masked"] = masked_network(options.densities[0])
-        steps = {name: step_of(model, x, y, natural=name.startswith("ivon")) for name, model in models.items()}
-        times = race({name: step for name, (step, _) in steps.items()}, options.rounds)
-        row: dict[str, Any] = {}
-        for name, model in models.items():
-            row[name] = timing("step", times[name], times["plain"]) | {"bytes": kept_bytes(model, steps[name][1])}
-            row[name]["times_faster_than_local"] = min(times["local"]) / min(times[name])
-            row[name]["times_faster_than_masked"] = min(times["masked"]) / min(times[name])
-            row[name]["step_bytes"] = peak_memory(steps[name][0]) + row[name]["bytes"]["all"]
-        for name in row:
-            row[name]["bytes_of_local"] = row[name]["bytes"]["all"] / row["local"]["bytes"]["all"]
-            row[name]["step_bytes_of_plain"] = row[name]["step_bytes"] / row["plain"]["step_bytes"]
-            print(batch, name, {key: round(value, 3) for key, value in row[name].items() if key != "bytes"}, flush=True)
-        passes = race({name: one_pass(model, x) for name, model in models.items()}, options.rounds)
-        for name in row:
-            row[name] |= timing("pass", passes[name], passes["plain"])
-            print(batch, name, "one pass", round(row[name]["pass_ratio"], 3), flush=True)
-        for name in [f"{kind} {density:g}" for density in options.densities for kind in SPARSE]:
-            model = models[name]
-            assert isinstance(model, lb.Bayesian)
-            sparse_row = row[name]
-            model.train()
-            sparse_row["parts"] = parts(steps[name][0])
-            sparse_row["ratio_if_products_took_no_time"] = sparse_row["step_ratio"] * (
-                1 - sparse_row["parts"][next(iter(PARTS))]
-            )
-            print({name: round(share, 3) for name, share in sparse_row["parts"].items()}, flush=True)
-            sparse_row["layers"] = layers(model, x)
-        results[f"batch {batch}"] = row
-    write(options.out, results, {"network": "ResNet-18, 32x32", "rounds": options.rounds, "dense": "the first layer"})
+        plain, rows = resnet18(), results.setdefault(f"batch {batch}", {})
+        for method in methods:
+            if method.name in rows:
+                continue
+            if time.perf_counter() - begin > options.seconds:
+                print("stopped; call the script again for the rows that are missing")
+                return
+            rows[method.name] = measure(method, plain, x, y, options.rounds)
+            compare(rows)
+            numbers = {key: round(v, 3) for key, v in rows[method.name].items() if isinstance(v, float)}
+            print(batch, method.name, numbers, flush=True)
+            write(options.out, results, settings)
 
 
 if __name__ == "__main__":

@@ -606,6 +606,36 @@ def test_sparse_modules_that_are_not_random_and_ensembles_of_them(tmp_path: Path
     assert torch.equal(ours.mean, theirs.mean)
 
 
+def block_cnn(block: int = 2, seed: int = 0) -> nn.Module:
+    return lb.make_sparse(cnn(), 0.5, block=block, seed=seed).eval()
+
+
+def test_blocks_survive_a_file(tmp_path: Path) -> None:
+    x, model = torch.randn(IMAGES), block_cnn()
+    lb.save(model, tmp_path / "blocks")
+    assert [scatter.block for scatter in scatters(model).values()] == [2, 2]
+    for target in (cnn().eval(), block_cnn(seed=3), block_cnn(block=1)):
+        again = lb.load(tmp_path / "blocks", target)
+        assert [scatter.block for scatter in scatters(again).values()] == [2, 2]
+        assert torch.equal(again(x), model(x))
+    lb.save(block_cnn(block=1), tmp_path / "single")
+    again = lb.load(tmp_path / "single", block_cnn())
+    assert [scatter.block for scatter in scatters(again).values()] == [1, 1]
+    with torch.device("meta"):
+        empty = cnn()
+    assert [scatter.block for scatter in scatters(lb.load(tmp_path / "blocks", empty)).values()] == [2, 2]
+
+
+@pytest.mark.parametrize("block", [4, 3, 1.5])
+def test_a_file_with_other_blocks_than_its_positions_is_refused(tmp_path: Path, block: Any) -> None:
+    wrong = block_cnn()
+    next(iter(scatters(wrong).values())).block = block
+    lb.save(wrong, tmp_path / "blocks")
+    for model in (cnn(), block_cnn(block=1)):
+        refused(tmp_path / "blocks", lb.errors.ForeignFile, "contradicts itself.*not in blocks", model)
+        assert all(scatter.block == 1 for scatter in scatters(model).values())
+
+
 def test_a_log_uniform_prior(tmp_path: Path) -> None:
     bnn = sparse_cnn(prior=lb.priors.LogUniformLaw(0.0))
     lb.save(bnn, tmp_path / "x.lb")

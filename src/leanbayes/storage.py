@@ -26,6 +26,7 @@ from leanbayes._descriptions import (
     restore_propagations,
 )
 from leanbayes._files import read_header, tensor_checksum, write_tensors
+from leanbayes._ops.sparse_block_plan import in_blocks
 from leanbayes._passes import exclusive
 from leanbayes._sharding import refuse_sharded
 from leanbayes._stored_tensors import StoredTensors, fill, home, open_tensors
@@ -37,7 +38,7 @@ from leanbayes.kl import Estimator
 from leanbayes.posteriors import Family
 from leanbayes.prediction import Predictor
 from leanbayes.priors import PriorLike
-from leanbayes.subspace import dense_name, scatters
+from leanbayes.subspace import Scatter, dense_name, scatters
 from leanbayes.subspace.select import Selection, Subspace
 from leanbayes.subspace.slots import Slot, anything
 from leanbayes.subspace.storage import keep_layout, make_dense, sparsify
@@ -153,11 +154,11 @@ def _take_apart(module: nn.Module, prefix: str, tensors: dict[str, Tensor]) -> d
         return {"type": type(module).__name__, "config": module.config(), "own": list(buffers), "parts": parts}
     refuse_random_parts(module)
     if not isinstance(module, Bayesian):
-        return {"type": "module", "ties": _keep_state(module, prefix, tensors), "sparse": _sparse_shapes(module)}
+        return {"type": "module", "ties": _keep_state(module, prefix, tensors)} | _sparse_weights(module)
     return _take_random(module, prefix, tensors) | {
         "type": "Bayesian",
         "ties": _keep_state(module.model, prefix, tensors),
-        "sparse": _sparse_shapes(module.model),
+        **_sparse_weights(module.model),
     }
 
 
@@ -169,7 +170,7 @@ def _random_part(model: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Any]
             f'only="random" saves what randomness adds to a Bayesian, and a {type(module).__name__} has no such part; '
             "leave only out"
         )
-    if _sparse_shapes(module.model):
+    if scatters(module.model):
         raise InputError('only="random" cannot hold which weights are stored at all, and this model is sparse')
     random = {name for name, _ in module.parts()}
     means = {
@@ -210,9 +211,12 @@ class _Restoring:
         self.instances: list[nn.Module] = []
         self.to_fill: list[tuple[nn.Module, dict[str, str]]] = []
         self.dense: dict[str, Tensor] = {}  # weights of the model before they became sparse
+        self.blocks: list[tuple[Scatter, int]] = []  # the blocks of weights that were sparse already
 
     def fill(self) -> None:
         """Read the weights of all modules."""
+        for scatter, block in self.blocks:
+            scatter.block = block
         for module, stored in self.to_fill:
             fill(module, stored, self.tensors)
 
@@ -243,7 +247,7 @@ class _Restoring:
     def _module(self, data: dict[str, Any], prefix: str) -> tuple[nn.Module, dict[str, str]]:
         """Return a module that will be filled, and under which name the file holds each of its tensors."""
         module, ties = self.instances.pop(0), data["ties"]
-        self._make_sparse(module, data.get("sparse", {}), prefix)
+        self._make_sparse(module, data.get("sparse", {}), data.get("blocks", {}), prefix)
         _check_model(self.source, ties, self.tensors, f"{prefix}model.", module)
         stored = {name: f"{prefix}model.{ties.get(name, name)}" for name in module.state_dict()}
         self.to_fill.append((module, stored))
@@ -273,7 +277,9 @@ class _Restoring:
             )
         return module
 
-    def _make_sparse(self, module: nn.Module, shapes: dict[str, list[int]], prefix: str) -> None:
+    def _make_sparse(
+        self, module: nn.Module, shapes: dict[str, list[int]], blocks: dict[str, int], prefix: str
+    ) -> None:
         """Make those weights of a dense model sparse that are sparse in the file."""
         known, layers = scatters(module), dict(module.named_modules())
         for name, shape in shapes.items():
@@ -290,10 +296,15 @@ class _Restoring:
             inside = index.dim() == 1 and len(index) and int(index[0]) >= 0 and int(index[-1]) < weight.numel()
             if not inside or bool((index.diff() <= 0).any()):
                 raise ValueError(f"positions outside of {dense_name(name)!r}, or not in order")
-            if name not in known:
+            block = blocks.get(name, 1)
+            if not isinstance(block, int) or block < 1 or (block > 1 and not in_blocks(index, tuple(shape), block)):
+                raise ValueError(f"positions in {dense_name(name)!r} that are not in blocks of {block}")
+            if name in known:
+                self.blocks.append((known[name], block))
+            else:
                 if module is self.model:
                     self.dense[dense_name(name)] = weight.detach()
-                sparsify(layer, index.to(weight.device))
+                sparsify(layer, index.to(weight.device), block)
         if shapes:
             keep_layout(module)
 
@@ -338,8 +349,12 @@ class _Restoring:
         return bnn
 
 
-def _sparse_shapes(module: nn.Module) -> dict[str, list[int]]:
-    return {name: list(scatter.shape) for name, scatter in scatters(module).items()}
+def _sparse_weights(module: nn.Module) -> dict[str, Any]:
+    """Describe the sparse weights of a module: their shapes, and the size of their blocks if that is not 1."""
+    known = scatters(module)
+    blocks = {name: scatter.block for name, scatter in known.items() if scatter.block > 1}
+    described: dict[str, Any] = {"sparse": {name: list(scatter.shape) for name, scatter in known.items()}}
+    return described | ({"blocks": blocks} if blocks else {})
 
 
 def _leaves(data: dict[str, Any]) -> int:

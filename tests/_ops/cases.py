@@ -33,3 +33,13 @@ def assert_equal(ours, theirs, terms):
         assert a.shape == b.shape
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, rtol=0, atol=8 * torch.finfo(a.dtype).eps * max(8, terms))
+
+
+def block_pattern(shape, density, size, dtype):
+    """The same with whole blocks of ``size`` output channels."""
+    columns = torch.Size(shape[1:]).numel()
+    total = shape[0] // size * columns
+    chosen = torch.randperm(total)[: round(density * total)]
+    band, column = chosen // columns, chosen % columns
+    index = ((band[:, None] * size + torch.arange(size)) * columns + column[:, None]).flatten().sort().values
+    return index, torch.randn(len(index), dtype=dtype), torch.rand(len(index), dtype=dtype)

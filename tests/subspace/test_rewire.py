@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import leanbayes as lb
 from leanbayes.subspace import Move, Rewire, plan_move, removal_scores
+from leanbayes.subspace.blocks import Blocks
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,46 @@ def test_numbers_are_carried_in_their_own_type() -> None:
         result = move.carried(torch.tensor([1.5, 2.5], dtype=dtype), torch.tensor([0.25]))
         assert result.dtype == dtype
         assert result.tolist() == [2.5, 0.25]
+
+
+@pytest.mark.parametrize("removal", ["magnitude", "snr", "snr_magnitude", "expected_exponential"])
+def test_whole_blocks_leave_by_the_sum_of_their_scores(removal: str) -> None:
+    torch.manual_seed(0)
+    blocks = Blocks((12, 5, 3), 4)
+    index = blocks.positions(torch.randperm(blocks.count)[:20])
+    mean, scale = torch.randn(80), torch.rand(80) + 0.01
+    result = Rewire(removal=removal).leaving(mean, scale, 0.3, blocks.places(index))
+    number = blocks.numbers(index)
+    scores = removal_scores(removal, mean, scale)
+    sums = {n: float(scores[number == n].double().sum()) for n in set(number.tolist())}
+    least = sorted(sums, key=lambda n: sums[n])[:6]
+    assert result.tolist() == torch.isin(number, torch.tensor(least)).nonzero().squeeze(1).tolist()
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(data=st.data(), bands=st.integers(1, 3), size=st.integers(2, 4), columns=st.integers(1, 9), ties=st.booleans())
+def test_a_plan_of_blocks_against_sets(data: st.DataObject, bands: int, size: int, columns: int, ties: bool) -> None:
+    """As for single weights: as many blocks as before, and those that came have the largest sums of |gradient|."""
+    torch.manual_seed(data.draw(st.integers(0, 2**31)))
+    blocks = Blocks((bands * size, columns), size)
+    count = data.draw(st.integers(1, blocks.count))
+    stored = torch.randperm(blocks.count)[:count].sort().values
+    gone = torch.randperm(count)[: data.draw(st.integers(0, count))].sort().values
+    index = blocks.positions(stored).int()
+    leaving = blocks.places(index)[gone].flatten().sort().values
+    shape = (bands * size, columns)
+    gradient = torch.randint(-2, 3, shape).float() if ties else torch.randn(shape)
+    move = plan_move(index, leaving, gradient, blocks)
+    after = blocks.numbers(move.index[blocks.places(move.index)[:, 0]].long()).tolist()
+    assert move.index.dtype == torch.int32
+    assert move.index.tolist() == blocks.positions(torch.tensor(after)).tolist()
+    assert len(set(after)) == len(after) == count
+    stay = set(stored.tolist()) - set(stored[gone].tolist())
+    assert stay <= set(after)
+    came, free = set(after) - stay, set(range(blocks.count)) - stay
+    sums = gradient.abs().view(bands, size, columns).sum(1).flatten()
+    if came and free - came:
+        assert min(sums[list(came)]) >= max(sums[list(free - came)])
+    before = index.tolist()
+    expected = [before.index(place) if place in before else -1 for place in move.index.tolist()]
+    assert move.source.tolist() == expected

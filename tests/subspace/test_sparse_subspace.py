@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations
 
 import leanbayes as lb
 from leanbayes._ops import sparse as products
+from leanbayes._ops.sparse_block_plan import in_blocks, kernel_block
 from leanbayes._ops.sparse_choice import Kernels
 from leanbayes.evaluation.cost import count_parameters, peak_memory
 from leanbayes.subspace import Scatter, scatters
@@ -429,3 +430,92 @@ def test_a_sparse_model_stays_as_sparse_as_it_is() -> None:
     bnn = lb.Bayesian(model, subspace=lb.sparse(0.9))
     assert [scatter.index for scatter in scatters(bnn.model).values()] == index
     assert all(isinstance(module, Scatter) for module in scatters(model).values())
+
+
+# ---------------------------------------------------------------- blocks of output channels
+
+
+def wide_network() -> nn.Sequential:
+    """Layers whose output channels are a multiple of 16, a multiple of 8, 10, and 2 in each of 8 groups."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Conv2d(2, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()]
+    layers += [nn.Conv2d(32, 24, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(24, 16, 3, groups=8), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 10)).double()
+
+
+def test_the_structure_of_a_sparse_model_in_blocks() -> None:
+    for start in ("random", "magnitude"):
+        model = lb.make_sparse(wide_network(), 0.2, block=16, dense=(), start=start)
+        blocks = {name.partition(".")[0]: scatter for name, scatter in scatters(model).items()}
+        assert {name: scatter.block for name, scatter in blocks.items()} == {"0": 16, "3": 8, "5": 2, "8": 10}
+        for scatter in blocks.values():
+            assert in_blocks(scatter.index, scatter.shape, scatter.block)
+            assert abs(len(scatter.index) - 0.2 * scatter.size) <= scatter.block / 2
+        assert str(blocks["0"]) == "Scatter(112 of 576, in blocks of 16)"
+
+
+def test_magnitude_keeps_the_blocks_of_the_largest_sums() -> None:
+    layer = nn.Linear(40, 32)
+    before = layer.weight.detach().abs().view(2, 16, 40).sum(1)
+    lb.make_sparse(layer, 0.2, block=16, dense=(), start="magnitude")
+    kept = layer.weight.dense().detach().view(2, 16, 40).ne(0).all(1)
+    assert kept.sum() == 16
+    assert before[kept].min() >= before[~kept].max()
+
+
+def test_one_is_the_layout_without_blocks() -> None:
+    plain, one = (lb.make_sparse(wide_network(), 0.2, **options) for options in ({}, {"block": 1}))
+    for a, b in zip(plain.state_dict().values(), one.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("block", [0, -1, 1.5, True])
+def test_bad_blocks_are_named(block: Any) -> None:
+    with pytest.raises(lb.errors.SelectionError, match="block must be"):
+        lb.sparse(0.1, block=block)
+
+
+@pytest.mark.parametrize("propagate", PROPAGATIONS)
+@pytest.mark.parametrize("force", [True, False])
+def test_blocks_equal_the_dense_twin(propagate: str, force: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All propagations, with the kernels that are chosen and with those for blocks wherever they fit."""
+
+    def blocks_or_numba(_: Any, index: Tensor, geometry: Any, __: Any) -> Kernels:
+        name = "blocks" if kernel_block(index, geometry) else "numba"
+        return Kernels(name, name, name)
+
+    if force:
+        monkeypatch.setattr(products, "choose", blocks_or_numba)
+    x, y = torch.randn(34, 2, 6, 6, dtype=torch.float64), torch.randint(10, (34,))
+    for inside in (None, lb.random_k(0.5, scope="layer")):
+        subspace = lb.sparse(0.4, dense=(), block=16, inside=inside)
+        bnn = moved(lb.Bayesian(wide_network(), subspace=subspace, propagate=propagate))
+        twin = dense_twin(bnn)
+        results = [
+            lb.elbo(model, x, y, lb.Categorical(), n_data=9, samples=2, generator=seeded()) for model in (bnn, twin)
+        ]
+        close(results[0].loss, results[1].loss)
+        for result in results:
+            result.loss.backward()
+        assert_same_gradients(bnn, twin)
+
+
+def test_without_numba_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = lb.make_sparse(wide_network(), 0.2, block=16, dense=()).eval(), torch.randn(70, 2, 6, 6).double()
+    with_numba = model(x)
+    monkeypatch.setattr(products.compiled, "available", lambda: False)
+    close(model(x), with_numba)
+
+
+def test_a_copy_keeps_its_blocks_and_a_foreign_state_is_refused_before_it_moves() -> None:
+    model = lb.make_sparse(wide_network(), 0.2, block=16)
+    again = copy.deepcopy(model)
+    assert [s.block for s in scatters(again).values()] == [s.block for s in scatters(model).values()]
+    state = model.state_dict()
+    name = "3.parametrizations.weight.0.index"
+    free = next(place for place in range(24 * 32 * 9) if place not in state[name].tolist())
+    state[name] = torch.cat([state[name][1:], torch.tensor([free])]).sort().values.int()
+    model.load_state_dict(state)
+    batches = [(torch.randn(4, 2, 6, 6).double(), torch.randint(10, (4,)))]
+    with pytest.raises(lb.errors.InputError, match="not in whole blocks of 8"):
+        lb.fit(model, batches, likelihood=lb.Categorical(), epochs=1, rewire=lb.Rewire("magnitude"))

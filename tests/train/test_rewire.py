@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from leanbayes._ops import sparse as products
+from leanbayes._ops.sparse_block_plan import in_blocks
 from leanbayes._ops.sparse_choice import Kernels
 from leanbayes.subspace import Move, removal_scores, scatters
 from leanbayes.train import rewire as rewire_module
@@ -22,6 +23,7 @@ from leanbayes.train.rewire import Rewirer
 from tests.subspace.cases import batch, dense_twin, moved, network
 from tests.train.rewire_script import train
 
+RIGL = lb.Rewire("magnitude", every=1)
 SCRIPT = Path(__file__).parent / "rewire_script.py"
 
 
@@ -344,10 +346,10 @@ def test_one_dense_gradient_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     start = dense_tensors()
 
-    def plan(index: Tensor, leaving: Tensor, gradient: Tensor) -> Move:
+    def plan(index: Tensor, leaving: Tensor, gradient: Tensor, *blocks: Any) -> Move:
         assert gradient.shape == (side, side)
         alive.append(dense_tensors() - start)
-        return plain(index, leaving, gradient)
+        return plain(index, leaving, gradient, *blocks)
 
     monkeypatch.setattr(rewire_module, "plan_move", plan)
     for addition, most in (("draw", 1), ("mean", 1), ("draws", 1)):
@@ -565,6 +567,61 @@ def test_other_settings_of_a_move_are_another_training(tmp_path: Path) -> None:
     for other in (lb.Rewire(every=3), None):
         with pytest.raises(lb.errors.InputError, match="another folder"):
             fit(other)
+
+
+def blocked(block: int = 4, bayesian: bool = True) -> nn.Module:
+    if not bayesian:
+        return lb.make_sparse(small_cnn(), 0.3, block=block)
+    return lb.Bayesian(small_cnn(), subspace=lb.sparse(0.3, block=block), propagate="local")
+
+
+@pytest.mark.parametrize(
+    ("bayesian", "how"),
+    [(True, lb.Rewire(every=1)), (True, lb.Rewire(every=1, addition="draws", draws=2)), (False, RIGL)],
+)
+def test_blocks_move_as_a_whole(bayesian: bool, how: lb.Rewire) -> None:
+    model = blocked(bayesian=bayesian)
+    start = indices(model)
+    sizes = [scatter.block for scatter in scatters(inner(model)).values()]
+    assert sizes == [4, 3]
+    lb.fit(model, task(20), likelihood=lb.Categorical(), epochs=3, rewire=how)
+    for name, scatter in scatters(inner(model)).items():
+        assert len(scatter.index) == len(start[name])
+        assert not torch.equal(scatter.index, start[name])
+        assert in_blocks(scatter.index, scatter.shape, scatter.block)
+
+
+def test_blocks_resume_and_other_blocks_are_another_training(tmp_path: Path) -> None:
+    def fit(model: nn.Module, folder: str, epochs: int = 2) -> dict[str, Tensor]:
+        checkpoint = lb.Checkpointing(tmp_path / folder, every=1)
+        lb.fit(
+            model,
+            task(30),
+            likelihood=lb.Categorical(),
+            epochs=epochs,
+            rewire=lb.Rewire(every=2),
+            checkpoint=checkpoint,
+        )
+        return model.state_dict()
+
+    data = Stopping(*(torch.cat(parts) for parts in zip(*task(30), strict=True)))
+
+    def once(folder: str, left: int) -> dict[str, Tensor]:
+        model, data.left = blocked(), left
+        lb.fit(
+            model, DataLoader(data, batch_size=10), likelihood=lb.Categorical(), epochs=2,
+            rewire=lb.Rewire(every=2), checkpoint=lb.Checkpointing(tmp_path / folder, every=1),
+        )  # fmt: skip
+        return model.state_dict()
+
+    whole = once("whole", 10**9)
+    with pytest.raises(Interrupted):
+        once("stopped", 45)
+    end = once("stopped", 10**9)
+    assert all(torch.equal(value, end[name]) for name, value in whole.items())
+    fit(blocked(), "other")
+    with pytest.raises(lb.errors.InputError, match=r"sparse.*block"):
+        fit(blocked(2), "other")
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled, gpu
+from leanbayes._ops.sparse_block_plan import kernel_block
 from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose, triton_takes
 from leanbayes._ops.sparse_plan import Axis, Geometry
 from leanbayes._ops.sparse_products import HalvesProduct, SparseProduct, halves_fit, in_autocast, innermost
@@ -66,7 +67,8 @@ def linear(x: Tensor, index: Tensor, shape: tuple[int, ...], mean: Tensor, kerne
         index: the sorted positions of the non-zeros in the flattened weight.
         shape: the shape of the weight, (outputs, inputs).
         mean: one value for each non-zero.
-        kernel: "auto" chooses by `kernels_for`; "numba", "csr", "triton", "triton_atomic" and "dense" force one.
+        kernel: "auto" chooses by `kernels_for`; "blocks", "csr", "dense", "numba", "triton" and "triton_atomic" force
+            one.
     """
     return _linear(x, index, shape, mean, None, kernel)[0]
 
@@ -107,7 +109,7 @@ def conv(
         padding: one number, one for each axis, "same" or "valid".
         dilation: one number, or one for each axis.
         groups: the number of groups of channels; channels of different groups do not meet.
-        kernel: "auto" chooses by `kernels_for`; "numba", "triton", "triton_atomic" and "dense" force one.
+        kernel: "auto" chooses by `kernels_for`; "blocks", "dense", "numba", "triton" and "triton_atomic" force one.
     """
     return _conv(x, index, shape, mean, None, stride, padding, dilation, groups, kernel)[0]
 
@@ -290,7 +292,7 @@ def _halves(x: Tensor, first: Tensor, second: Tensor, index: Tensor, geometry: G
     if kernels.forward == "triton":
         product: Tensor = TritonProduct.apply(x, first, None, second, index, geometry, kernels)[0]
         return product
-    return _batch_first(HalvesProduct.apply(innermost(x), first, second, index, geometry), x, geometry)
+    return _batch_first(HalvesProduct.apply(innermost(x), first, second, index, geometry, kernels), x, geometry)
 
 
 def _batch_first(sums: Tensor, x: Tensor, geometry: Geometry) -> Tensor:
@@ -304,7 +306,11 @@ def _kernels(kernel: str, x: Tensor, index: Tensor, geometry: Geometry, moments:
         raise UnknownName.of("kernel", kernel, ["auto", *KERNELS])
     if kernel == "csr" and not geometry.is_linear:
         raise InputError('the kernel "csr" is for linear maps; choose "auto", "numba" or "dense" for a convolution')
-    if kernel == "numba":
+    if kernel == "blocks" and not kernel_block(index, geometry):
+        raise InputError(
+            'the kernel "blocks" is for weights that are stored in blocks of 8 or 16 output channels; choose "auto"'
+        )
+    if kernel in ("blocks", "numba"):
         compiled.require(kernel)
     if kernel in ("triton", "triton_atomic"):
         gpu.require_triton(kernel, x)

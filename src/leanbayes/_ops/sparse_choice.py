@@ -1,8 +1,9 @@
 """Choose the cheapest kernel for a sparse product, by a model of costs.
 
 On the CPU, the model was fitted to measurements. The constants are nanoseconds on one core of an AVX2 machine in
-float32, for batches of 8 to 1024 and 70 to 99 % zeros. Only their ratios matter, and these change little with the
-number of cores and in float64. All kernels give the same results up to rounding.
+float32, for batches of 8 to 1024 and 70 to 99 % zeros; those of blocks were measured on a machine with AVX-512, where
+dense products took as long. Only their ratios matter, and these change little with the number of cores and in float64.
+All kernels give the same results up to rounding.
 
 On a GPU nothing was measured, and the limits follow from arithmetic. They assume a processor that reads 4e12 bytes a
 second from its second cache, and multiplies and adds 1.6e14 times two numbers a second in TF32, twice as many half
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leanbayes._ops import compiled, gpu
+from leanbayes._ops.sparse_block_plan import kernel_block
 from leanbayes._ops.sparse_plan import Geometry
 from leanbayes._ops.sparse_triton_plan import triton_plan_of
 
@@ -36,6 +38,8 @@ _VALUE, _VALUES, _DOT, _DOTS = (
     0.09,
     0.11,
 )  # numba: the gradients of a non-zero, and for each product, of one sum or of two
+# Blocks: to start, for each product of a sum or of the gradients of values, and for each number of input and output.
+_BLOCK_START, _BLOCK, _BLOCK_DOT, _TOUCH = 1e5, 0.035, 0.05, 0.4
 _COPY = 2.0  # to change the layout, for each number
 
 _MOST_COLUMNS = {True: 1 / 6, False: 1 / 3}  # of all columns, for a kernel of Triton with tensor cores and without
@@ -57,9 +61,11 @@ class Kernels:
         return names[0] if len(set(names)) == 1 else "/".join(names)
 
 
+_COMPILED = frozenset({"blocks", "numba"})
 DENSE = Kernels("dense", "dense", "dense")
 _CSR_ONLY = Kernels("csr", "csr", "csr")
 KERNELS = {
+    "blocks": Kernels("blocks", "blocks", "blocks"),
     "csr": _CSR_ONLY,
     "dense": DENSE,
     "numba": Kernels("numba", "numba", "numba"),
@@ -77,9 +83,9 @@ def choose(x: Tensor, index: Tensor, geometry: Geometry, moments: bool) -> Kerne
         return _cheapest_on_gpu(x, index, geometry) if x.is_cuda and not isinstance(index, FakeTensor) else DENSE
     if x.dtype not in (torch.float32, torch.float64):
         return DENSE
-    chosen = _cheapest(x, len(index), geometry, moments, has_numba=True)
-    if "numba" in (chosen.forward, chosen.values) and not compiled.available():
-        return _cheapest(x, len(index), geometry, moments, has_numba=False)
+    chosen = _cheapest(x, index, geometry, moments, has_numba=True)
+    if not _COMPILED.isdisjoint((chosen.forward, chosen.values)) and not compiled.available():
+        return _cheapest(x, index, geometry, moments, has_numba=False)
     return chosen
 
 
@@ -101,21 +107,26 @@ def _cheapest_on_gpu(x: Tensor, index: Tensor, geometry: Geometry) -> Kernels:
     return _CSR_ONLY if has_csr and stored <= _MOST_STORED[tensor_cores] else DENSE
 
 
-def _cheapest(x: Tensor, non_zeros: int, geometry: Geometry, moments: bool, has_numba: bool) -> Kernels:
-    linear = geometry.is_linear
-    products, batch = non_zeros * prod(geometry.positions), len(x)
-    vectors = max(batch, VECTOR // x.itemsize)
-    sums = _SUM_START + products * vectors * (_SUMS if moments else _SUM)
+def _cheapest(x: Tensor, index: Tensor, geometry: Geometry, moments: bool, has_numba: bool) -> Kernels:
+    linear, non_zeros, batch = geometry.is_linear, len(index), len(x)
+    products, vectors = non_zeros * prod(geometry.positions), max(batch, VECTOR // x.itemsize)
+    numbers = geometry.inputs * prod(geometry.sizes) + geometry.outputs * prod(geometry.positions)
+    kernel, sums = "numba", _SUM_START + products * vectors * (_SUMS if moments else _SUM)
     dots = non_zeros * (_VALUES if moments else _VALUE) + products * batch * (_DOTS if moments else _DOT)
+    if has_numba and kernel_block(index, geometry):
+        kernel, sweeps = "blocks", 2 if moments else 1
+        sums, dots = (
+            sweeps * (_BLOCK_START + (products * each + numbers * _TOUCH) * vectors) for each in (_BLOCK, _BLOCK_DOT)
+        )
     csr = inf
     if not has_numba:
         sums = dots = inf
     if linear and torch.backends.mkl.is_available():
         csr = (_CSR_START + products * batch * _CSR) * (2 if moments else 1)
-    sweep = batch * (geometry.inputs * prod(geometry.sizes) + geometry.outputs * prod(geometry.positions)) * _SWEEP
+    sweep = batch * numbers * _SWEEP
     dense = (geometry.dense_products * batch * _DENSE + sweep) * (2 if moments else 1)
     moved, is_innermost = _COPY * x.numel(), x.movedim(0, -1).is_contiguous()
     if min(sums, csr) + (0 if is_innermost else moved) > dense + (moved if is_innermost else 0):
         return DENSE
-    product = "csr" if csr < sums else "numba"
-    return Kernels(product, product, "csr" if csr < dots else "numba")
+    product = "csr" if csr < sums else kernel
+    return Kernels(product, product, "csr" if csr < dots else kernel)

@@ -13,7 +13,21 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from leanbayes.errors import InputError
 
-__all__ = ["Axis", "Csr", "CsrPlan", "Geometry", "Plan", "Walk", "cached", "check", "csr_of", "plan_of"]
+__all__ = [
+    "Axis",
+    "Csr",
+    "CsrPlan",
+    "Geometry",
+    "Plan",
+    "Walk",
+    "check_index",
+    "check_size",
+    "csr_of",
+    "forward_axis",
+    "plan_for",
+    "plan_of",
+    "reach_of",
+]
 
 _KEPT = 4  # plans for one index, so that as many sizes of the input can take turns
 
@@ -121,17 +135,17 @@ _LOCK = Lock()
 
 def plan_of(index: Tensor, geometry: Geometry) -> Plan:
     """Return the plan for the kernels of numba, which is computed anew only for a new index or geometry."""
-    plan: Plan = cached(index, geometry, _plan)
+    plan: Plan = plan_for(index, geometry, _plan)
     return plan
 
 
 def csr_of(index: Tensor, geometry: Geometry) -> CsrPlan:
     """Return the plan for sparse matrices of torch, which is computed without a copy to the host."""
-    plan: CsrPlan = cached(index, geometry, _csr_plan)
+    plan: CsrPlan = plan_for(index, geometry, _csr_plan)
     return plan
 
 
-def cached(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
+def plan_for(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry], Any]) -> Any:
     """Return the plan that ``build`` makes, from the last few plans of the index if it is there and has not changed."""
     version = 0 if index.is_inference() else index._version
     with _LOCK:
@@ -146,7 +160,7 @@ def cached(index: Tensor, geometry: Geometry, build: Callable[[Tensor, Geometry]
     return plan
 
 
-def check(index: Tensor, geometry: Geometry, on_every_device: bool = False) -> None:
+def check_index(index: Tensor, geometry: Geometry, on_every_device: bool = False) -> None:
     """Check that an index is sorted, by default only where that forces no copy to the host."""
     size = geometry.outputs * geometry.inputs // geometry.groups * prod(geometry.taps)
     if (index.device.type != "cpu" and not on_every_device) or not len(index):
@@ -157,8 +171,16 @@ def check(index: Tensor, geometry: Geometry, on_every_device: bool = False) -> N
         )
 
 
+def check_size(geometry: Geometry) -> None:
+    """Check that 32 bits are enough for the offsets of a plan."""
+    if max(geometry.inputs * prod(geometry.sizes), geometry.outputs * prod(geometry.positions)) >= 2**31:
+        raise InputError(
+            'an activation of 2³¹ numbers for each example is too large for this kernel; choose kernel="dense"'
+        )
+
+
 def _csr_plan(index: Tensor, geometry: Geometry) -> CsrPlan:
-    check(index, geometry)
+    check_index(index, geometry)
     outputs, inputs = geometry.outputs, geometry.inputs
     row, column = index.long() // inputs, index.long() % inputs
     order = torch.argsort(column, stable=True)
@@ -173,28 +195,20 @@ def _starts(sorted_rows: Tensor, rows: int) -> Tensor:
 
 
 def _plan(index: Tensor, geometry: Geometry) -> Plan:
-    check(index, geometry)
-    if max(geometry.inputs * prod(geometry.sizes), geometry.outputs * prod(geometry.positions)) >= 2**31:
-        raise InputError(
-            'an activation of 2³¹ numbers for each example is too large for this kernel; choose kernel="dense"'
-        )
+    check_index(index, geometry)
+    check_size(geometry)
     per_group, count = geometry.inputs // geometry.groups, prod(geometry.taps)
     where, tap = np.divmod(np.asarray(index.detach(), dtype=np.int64), count)
     output, channel = np.divmod(where, per_group)
     channel += output // (geometry.outputs // geometry.groups) * per_group
     tap = np.stack(np.unravel_index(tap, geometry.taps))
-    ahead = [_forward_axis(axis) for axis in geometry.axes]
+    ahead = [forward_axis(axis) for axis in geometry.axes]
     back = [_backward_axis(axis) for axis in geometry.axes]
-    reach = np.zeros((3, 2, max(geometry.taps)), np.int64)
-    for i, axis in enumerate(geometry.axes):
-        for t in range(axis.taps):
-            inside = np.flatnonzero(_inside(ahead[i][0][0] + t * axis.dilation, axis.size))
-            reach[i, :, t] = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
     return Plan(
         geometry,
         _walk(output, channel, tap, geometry.outputs, ahead, geometry.taps, geometry.sizes),
         _walk(channel, output, tap, geometry.inputs, back, geometry.taps, geometry.positions),
-        reach,
+        reach_of(geometry),
     )
 
 
@@ -215,7 +229,18 @@ def _inside(position: Any, size: int) -> Any:
     return (position >= 0) & (position < size)
 
 
-def _forward_axis(axis: Axis) -> tuple[Any, Any, Any]:
+def reach_of(geometry: Geometry) -> Any:
+    """Return, for each axis and tap, the first output that the tap contributes to, and the one after the last."""
+    reach = np.zeros((3, 2, max(geometry.taps)), np.int64)
+    for i, axis in enumerate(geometry.axes):
+        origin = np.arange(axis.positions) * axis.stride - axis.before
+        for t in range(axis.taps):
+            inside = np.flatnonzero(_inside(origin + t * axis.dilation, axis.size))
+            reach[i, :, t] = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
+    return reach
+
+
+def forward_axis(axis: Axis) -> tuple[Any, Any, Any]:
     """Return the origin and the taps inside the input for each output, the shift and the rank of each tap."""
     origin = np.arange(axis.positions) * axis.stride - axis.before
     taps = np.arange(axis.taps)
@@ -224,7 +249,7 @@ def _forward_axis(axis: Axis) -> tuple[Any, Any, Any]:
 
 
 def _backward_axis(axis: Axis) -> tuple[Any, Any, Any]:
-    """Return the same as `_forward_axis` with inputs and outputs exchanged.
+    """Return the same as `forward_axis` with inputs and outputs exchanged.
 
     Input j is read by the output (j + before − t·dilation)/stride, if that is a whole number. Taps are sorted by their
     remainder, so that the taps which meet one input are consecutive.

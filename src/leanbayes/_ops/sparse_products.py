@@ -14,14 +14,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _disable_current_modes
 
+from leanbayes._ops import sparse_block_products as blocks
+from leanbayes._ops.sparse_block_plan import block_plan_of
 from leanbayes._ops.sparse_choice import VECTOR, Kernels
 from leanbayes._ops.sparse_plan import Csr, Geometry, Walk, csr_of, plan_of
-from leanbayes._ops.threads import share_out
+from leanbayes._ops.threads import cuts, share_out
 
 __all__ = ["HalvesProduct", "SparseProduct", "counted", "counting", "halves_fit", "in_autocast", "innermost"]
 
 _SMALL = 2**19  # products that one thread finishes before a second one has begun
 _PIECES = 4  # pieces of work for each thread, so that none waits long for another
+_BY_HALVES = ("blocks", "numba")  # the kernels that can give each half of a batch its own weights
 
 
 _COUNTS: list[list[int]] = []
@@ -98,6 +101,12 @@ class SparseProduct(torch.autograd.Function):
     def _product(
         x: Tensor, mean: Tensor, variance: Tensor | None, index: Tensor, geometry: Geometry, kernels: Kernels
     ) -> tuple[Tensor, ...]:
+        if kernels.forward == "blocks":
+            plan = block_plan_of(index, geometry)
+            sums = [blocks.output_sums(plan, x, mean)]
+            if variance is not None:
+                sums.append(blocks.output_sums(plan, x, variance, squared=True))
+            return tuple(sums)
         if kernels.forward == "csr":
             csr, flat = csr_of(index, geometry).forward, x.view(geometry.inputs, -1)
             results = [_matrix(csr, mean) @ flat]
@@ -129,7 +138,8 @@ def halves_fit(x: Tensor, kernels: Kernels) -> bool:
     half, rest = divmod(len(x), 2)
     if kernels.forward == "triton":
         return half > 0 and not rest
-    return kernels.forward == kernels.values == "numba" and not rest and half * x.itemsize >= VECTOR
+    alike = kernels.forward == kernels.values and kernels.forward in _BY_HALVES
+    return alike and not rest and half * x.itemsize >= VECTOR
 
 
 class HalvesProduct(torch.autograd.Function):
@@ -140,12 +150,16 @@ class HalvesProduct(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, first: Tensor, second: Tensor, index: Tensor, geometry: Geometry) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, first: Tensor, second: Tensor, index: Tensor, geometry: Geometry, kernels: Kernels
+    ) -> Tensor:
         """Return a tensor of shape (outputs, positions, batch)."""
         ctx.save_for_backward(x, first, second, index)
-        ctx.geometry = geometry
+        ctx.geometry, ctx.kernels = geometry, kernels
         ctx.flops = 2 * len(index) * prod(geometry.positions) * x.shape[-1]
         with _without_autocast(x, ctx.flops):
+            if kernels.forward == "blocks":
+                return blocks.output_sums(block_plan_of(index, geometry), x, first, second)
             walk = plan_of(index, geometry).forward
             return _gather(walk, geometry.outputs, geometry.positions, first, None, x, other=second)[0]
 
@@ -159,12 +173,24 @@ class HalvesProduct(torch.autograd.Function):
         of_input, of_first, of_second = None, None, None
         if ctx.needs_input_grad[0]:
             with _without_autocast(x, ctx.flops):
-                walk = plan_of(index, geometry).backward
-                of_input = _gather(walk, geometry.inputs, geometry.sizes, first, None, g, other=second)[0].view(x.shape)
+                of_input = HalvesProduct._input_gradient(ctx.kernels.input, first, second, index, geometry, g)
+                of_input = of_input.view(x.shape)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             with _without_autocast(x, ctx.flops):
-                of_first, of_second = _correlate(index, geometry, x, g, None, halves=True)
-        return of_input, of_first, of_second, None, None
+                if ctx.kernels.values == "blocks":
+                    of_first, of_second = blocks.value_sums(block_plan_of(index, geometry), x, g, halves=True)
+                else:
+                    of_first, of_second = _correlate(index, geometry, x, g, None, halves=True)
+        return of_input, of_first, of_second, None, None, None
+
+    @staticmethod
+    def _input_gradient(
+        kernel: str, first: Tensor, second: Tensor, index: Tensor, geometry: Geometry, g: Tensor
+    ) -> Tensor:
+        if kernel == "blocks":
+            return blocks.input_sums(block_plan_of(index, geometry), g, first, second)
+        walk = plan_of(index, geometry).backward
+        return _gather(walk, geometry.inputs, geometry.sizes, first, None, g, other=second)[0]
 
 
 def _input_gradient(
@@ -177,6 +203,12 @@ def _input_gradient(
     g: Tensor,
     q: Tensor | None,
 ) -> Tensor:
+    if kernel == "blocks":
+        plan = block_plan_of(index, geometry)
+        sums = blocks.input_sums(plan, g, mean)
+        if variance is not None and q is not None:
+            sums = blocks.input_sums(plan, q, variance, by=x, onto=sums)
+        return sums.view(x.shape)
     if kernel == "numba":
         walk = plan_of(index, geometry).backward
         return _gather(walk, geometry.inputs, geometry.sizes, mean, variance, g, q, x)[0].view(x.shape)
@@ -191,6 +223,9 @@ def _value_gradients(
     kernel: str, x: Tensor, index: Tensor, geometry: Geometry, g: Tensor, q: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return Σ gx and Σ qx² for each non-zero."""
+    if kernel == "blocks":
+        plan = block_plan_of(index, geometry)
+        return blocks.value_sums(plan, x, g)[0], None if q is None else blocks.value_sums(plan, x, q, squared=True)[0]
     if kernel == "numba":
         return _correlate(index, geometry, x, g, q)
     csr, flat = csr_of(index, geometry).forward, x.view(geometry.inputs, -1)
@@ -246,8 +281,8 @@ def _gather(
     arguments += [_flat(tensor) for tensor in (out, spread)]
     small = len(walk.order) * prod(positions) * batch < _SMALL
     pieces = 1 if small else _PIECES * torch.get_num_threads()
-    tiles = _cuts(sparse_kernels.tiles(*positions, batch if other is None else batch // 2), pieces)
-    channels = _cuts(targets, -(-pieces // max(1, len(tiles))))
+    tiles = cuts(sparse_kernels.tiles(*positions, batch if other is None else batch // 2), pieces)
+    channels = cuts(targets, -(-pieces // max(1, len(tiles))))
     share_out(
         lambda piece: sparse_kernels.gather(*arguments, *walk.arguments, batch, *piece),
         [(*tile, *channel) for tile in tiles for channel in channels],
@@ -271,7 +306,7 @@ def _correlate(
     if batch:
         share_out(
             lambda channel: sparse_kernels.correlate(*arguments, *walk.arguments, batch, plan.reach, *channel),
-            _cuts(geometry.outputs, pieces),
+            cuts(geometry.outputs, pieces),
         )
     result = torch.empty_like(sums)
     result[:, walk.order] = sums
@@ -280,9 +315,3 @@ def _correlate(
 
 def _flat(tensor: Tensor | None) -> Any:
     return None if tensor is None else np.asarray(tensor.detach()).reshape(-1)
-
-
-def _cuts(size: int, pieces: int) -> list[tuple[int, int]]:
-    """Divide 0 … size into that many ranges, or into fewer if there are fewer numbers."""
-    pieces = min(size, pieces)
-    return [(i * size // pieces, (i + 1) * size // pieces) for i in range(pieces)]

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from leanbayes._ops.sparse_plan import Geometry, cached, check
+from leanbayes._ops.sparse_plan import Geometry, check_index, plan_for
 
 __all__ = ["CHUNK", "TARGETS", "Columns", "TritonPlan", "is_blocked", "triton_plan_of"]
 
@@ -94,7 +94,7 @@ def triton_plan_of(index: Tensor, geometry: Geometry) -> TritonPlan:
 
     It is the same for inputs of every size. Computing it copies some counts to the host, so a GPU waits once.
     """
-    plan: TritonPlan = cached(index, _without_sizes(geometry), _plan)
+    plan: TritonPlan = plan_for(index, _without_sizes(geometry), _plan)
     return plan
 
 
@@ -105,7 +105,7 @@ def _without_sizes(geometry: Geometry) -> Geometry:
 
 
 def _plan(index: Tensor, geometry: Geometry) -> TritonPlan:
-    check(index, geometry, on_every_device=True)
+    check_index(index, geometry, on_every_device=True)
     outputs, inputs, taps = geometry.outputs, geometry.inputs, prod(geometry.taps)
     per_group = inputs // geometry.groups
     where, tap = index.long() // taps, index.long() % taps

@@ -16,9 +16,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["share_out"]
+__all__ = ["cuts", "share_out"]
 
 _REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def cuts(size: int, pieces: int) -> list[tuple[int, int]]:
+    """Divide 0 … size into that many ranges, or into fewer if there are fewer numbers.
+
+    >>> cuts(5, 2)
+    [(0, 2), (2, 5)]
+    """
+    pieces = min(size, pieces)
+    return [(i * size // pieces, (i + 1) * size // pieces) for i in range(pieces)]
 
 
 def share_out(work: Callable[[Any], None], pieces: Sequence[Any]) -> None:

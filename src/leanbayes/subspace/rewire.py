@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from leanbayes.errors import InputError, UnknownName
+from leanbayes.subspace.blocks import Blocks
 from leanbayes.subspace.removal import REMOVAL, removal_scores, removed
 
 __all__ = ["Move", "Rewire", "plan_move"]
@@ -20,6 +21,8 @@ __all__ = ["Move", "Rewire", "plan_move"]
 @dataclass(frozen=True)
 class Rewire:
     """When and how sparse weights move. The number of stored weights of each layer never changes.
+
+    Weights that are stored in blocks move as whole blocks. `leaving` and `plan_move` say how a block is scored.
 
     Args:
         removal: the criterion by which weights are removed, one of `REMOVAL` (Li et al. 2024, section 3.3.1). A model
@@ -85,16 +88,26 @@ class Rewire:
         """
         return self.rate / 2 * (1 + math.cos(math.pi * min(1.0, step / (self.stop * steps))))
 
-    def leaving(self, mean: Tensor, scale: Tensor | None, share: float) -> Tensor:
+    def leaving(self, mean: Tensor, scale: Tensor | None, share: float, blocks: Tensor | None = None) -> Tensor:
         """Return which stored weights of a layer may go, as sorted positions among the stored ones.
+
+        A block goes as a whole. Its score is the sum of the scores of its weights, as the table of
+        `leanbayes.subspace.removal` defines them. For "magnitude" this is the sum of |μ|, and for "snr_magnitude" the
+        sum of SNR(|θ|) up to a constant. For "expected_exponential" it is the logarithm of E e^{λ Σ|θ|}, as the weights
+        of a block are independent.
 
         Args:
             mean: the means of the stored weights.
             scale: their scales, or None if they are not random.
             share: the share of them that may go.
+            blocks: where the weights of each block are among the stored ones, one row for each block
+                (`leanbayes.subspace.blocks.Blocks.places`); None if each weight stands alone.
         """
         scores = removal_scores(self.removal, mean, scale, rate=self.exponent)
-        return removed(scores, int(share * mean.numel()))
+        if blocks is None:
+            return removed(scores, int(share * mean.numel()))
+        chosen = removed(scores[blocks].sum(1), int(share * len(blocks)))
+        return blocks[chosen].flatten().sort().values
 
 
 @dataclass(frozen=True)
@@ -120,26 +133,31 @@ class Move:
         return torch.where(self.arrived, torch.as_tensor(new, dtype=values.dtype, device=values.device), moved)
 
 
-def plan_move(index: Tensor, leaving: Tensor, gradient: Tensor) -> Move:
+def plan_move(index: Tensor, leaving: Tensor, gradient: Tensor, blocks: Blocks | None = None) -> Move:
     """Plan the move of one layer: remove weights, then add as many of all that are zero after that.
 
-    The weights with the largest gradients are added. A weight that is removed and added at once stays as it is.
+    The weights with the largest gradients are added, or the blocks with the largest sum of |gradient|. What is removed
+    and added at once stays as it is.
 
     Args:
         index: the flat positions of the stored weights.
-        leaving: which of them are removed, as positions among the stored weights.
+        leaving: which of them are removed, as positions among the stored weights; whole blocks.
         gradient: the gradient of the dense weight.
+        blocks: the blocks of the weight; None if each weight stands alone.
 
     >>> move = plan_move(torch.tensor([1, 2, 5]), torch.tensor([0]), torch.tensor([0.0, 1.0, 0.0, 9.0, 0.0, 0.0]))
     >>> move.index, move.source
     (tensor([2, 3, 5]), tensor([ 1, -1,  2]))
     """
-    scores = gradient.detach().abs().flatten()
+    blocks = blocks or Blocks(tuple(gradient.shape))
+    scores = blocks.sums(gradient.detach().abs())
     stays = torch.ones(len(index), dtype=torch.bool, device=index.device)
     stays[leaving] = False
-    scores = scores.index_fill(0, index[stays].long(), -1.0)
-    arriving = scores.topk(len(leaving)).indices
-    after = torch.cat([index[stays], arriving.to(index.dtype)]).sort().values
+    heads = blocks.places(index)[:, 0]  # the first weight of each block stands for it
+    staying = blocks.numbers(index[heads[stays[heads]]])
+    scores = scores.index_fill(0, staying.long(), -1.0)
+    arriving = scores.topk(len(leaving) // blocks.size).indices
+    after = blocks.positions(torch.cat([staying, arriving.to(index.dtype)]))
     position = torch.searchsorted(index, after).clamp_max(len(index) - 1)
     return Move(after, torch.where(index[position] == after, position, -1))
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from leanbayes.errors import SelectionError, UnknownName
+from leanbayes.subspace.blocks import Blocks, fitting_block
 from leanbayes.subspace.select import Selection, Subspace, everything
 from leanbayes.subspace.slots import Slot, matches, not_norm
 from leanbayes.subspace.storage import keep_layout, scatters, sparsify
@@ -30,8 +31,14 @@ class Sparse(Subspace):
     start: Start
     seed: int
     inside: Subspace
+    block: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.block, bool) or not isinstance(self.block, int) or self.block < 1:
+            raise SelectionError(
+                f"block must be a whole number of output channels, at least 1 (1 stores single weights, 16 suits the "
+                f"kernels), got {self.block!r}"
+            )
         if not 0 < self.density <= 1:
             raise SelectionError(f"density must be above 0 and at most 1 (0.05 keeps 5 %), got {self.density}")
         if self.layout not in ("uniform", "erdos_renyi"):
@@ -70,11 +77,12 @@ class Sparse(Subspace):
         generator = torch.Generator().manual_seed(self.seed)
         for layer, count in zip(layers.values(), counts(shapes, self.density, self.layout), strict=True):
             weight = layer.weight.detach()
-            index = _positions(weight, count, self.start, generator)
-            sparsify(layer, index.to(weight.device))
+            block = fitting_block(len(weight) // getattr(layer, "groups", 1), self.block)
+            index = _positions(weight, Blocks(tuple(weight.shape), block), count, self.start, generator)
+            sparsify(layer, index.to(weight.device), block)
             if self.start == "random":  # fewer inputs with larger weights give outputs of the same variance
                 with torch.no_grad():
-                    layer.parametrizations.weight.original.mul_((weight.numel() / count) ** 0.5)
+                    layer.parametrizations.weight.original.mul_((weight.numel() / len(index)) ** 0.5)
 
 
 def sparse(
@@ -85,6 +93,7 @@ def sparse(
     start: Start = "random",
     seed: int = 0,
     inside: Subspace | None = None,
+    block: int = 1,
 ) -> Subspace:
     """Store few weights of each layer, which are random; all others are exactly zero and take no memory.
 
@@ -102,6 +111,13 @@ def sparse(
         seed: the seed of the random choice.
         inside: which of the stored weights are random. By default these are all but the weights of norms. With
             ``top_k(scores, rate=…)``, a few of the stored weights of a sparse model are random.
+        block: how many neighbouring output channels are stored together, for one input channel and one position of the
+            kernel. Products by blocks of 16 are faster than those by single weights, which 1 stores. All blocks of a
+            layer have one size, so that a move changes no number of stored weights. Where ``block`` does not divide the
+            output channels (of one group), the size is the largest smaller divisor that is a multiple of 8, or the
+            largest divisor at all: 8 for 1000 classes, 10 for 10 or 100 classes, and 1 for a depthwise convolution. The
+            fast kernels take multiples of 8; other blocks are computed as single weights are. Each layer stores a whole
+            number of blocks, at least one, so its density is only near to ``density``.
 
     Returns:
         A subspace for `Bayesian`.
@@ -111,7 +127,7 @@ def sparse(
     >>> [(name, tuple(p.shape)) for name, p in model.named_parameters() if "original" in name]
     [('2.parametrizations.weight.original', (20,))]
     """
-    return Sparse(density, layout, dense, start, seed, inside or everything(eligible=not_norm))
+    return Sparse(density, layout, dense, start, seed, inside or everything(eligible=not_norm), block)
 
 
 def make_sparse(model: nn.Module, density: float, **options: object) -> nn.Module:
@@ -120,7 +136,7 @@ def make_sparse(model: nn.Module, density: float, **options: object) -> nn.Modul
     Args:
         model: the model, which is changed in place.
         density: the share of the weights of linear maps and convolutions that is stored.
-        **options: the options ``layout``, ``dense``, ``start`` and ``seed`` of `sparse`.
+        **options: the options ``layout``, ``dense``, ``start``, ``seed`` and ``block`` of `sparse`.
 
     Returns:
         The same model.
@@ -175,9 +191,11 @@ def layers_of(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _positions(weight: Tensor, count: int, start: Start, generator: torch.Generator) -> Tensor:
+def _positions(weight: Tensor, blocks: Blocks, count: int, start: Start, generator: torch.Generator) -> Tensor:
+    """Return the sorted positions of about ``count`` weights in whole blocks."""
+    number = max(1, round(count / blocks.size))
     if start == "magnitude":
-        chosen = weight.abs().flatten().topk(count, sorted=False).indices
+        chosen = blocks.sums(weight.abs()).topk(number, sorted=False).indices
     else:
-        chosen = torch.randperm(weight.numel(), generator=generator)[:count]
-    return chosen.sort().values.to(torch.int32 if weight.numel() < 2**31 else torch.int64)
+        chosen = torch.randperm(blocks.count, generator=generator)[:number]
+    return blocks.positions(chosen).to(torch.int32 if weight.numel() < 2**31 else torch.int64)

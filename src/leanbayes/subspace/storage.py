@@ -16,11 +16,15 @@ from torch.nn.utils import parametrize
 
 from leanbayes._ops import innermost_norm
 from leanbayes._ops.sparse import batch_innermost
+from leanbayes._ops.sparse_block_plan import in_blocks
 from leanbayes._ops.sparse_tensor import SparseTensor
+from leanbayes.errors import InputError
+from leanbayes.subspace.blocks import Blocks
 
 __all__ = ["Scatter", "dense_name", "densify", "keep_layout", "make_dense", "scatters", "sparse_state", "sparsify"]
 
 _SMALL_BATCH = 32  # below it, sparse products are hardly ever chosen
+_PLAIN = (Tensor, nn.Parameter, type(None))
 _OWN = ".parametrizations.weight.original"
 
 
@@ -28,11 +32,14 @@ class Scatter(nn.Module):
     """The parametrization that turns stored values into the weight to which they belong."""
 
     index: Tensor
+    block: int = 1  # also of a module that an older version has pickled
 
-    def __init__(self, index: Tensor, shape: tuple[int, ...]) -> None:
+    def __init__(self, index: Tensor, shape: tuple[int, ...], block: int = 1) -> None:
         super().__init__()
         self.register_buffer("index", index)
         self.shape = tuple(shape)
+        self.block = block
+        self.check_blocks()
 
     def forward(self, values: Tensor) -> Tensor:
         """Return a `SparseTensor`. Stand-ins of random values scatter themselves."""
@@ -51,9 +58,22 @@ class Scatter(nn.Module):
         """The number of entries of the dense weight."""
         return prod(self.shape)
 
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks in which entries are stored; blocks of size 1 if each entry stands alone."""
+        return Blocks(self.shape, self.block)
+
+    def check_blocks(self) -> None:
+        """Raise if the positions are not in whole blocks."""
+        if self.block > 1 and not self.index.is_meta and not in_blocks(self.index, self.shape, self.block):
+            raise InputError(
+                f"the {len(self.index)} positions in a weight of shape {self.shape} are not in whole blocks of "
+                f"{self.block} output channels; make the model sparse with block=1, or with the block of the positions"
+            )
+
     def extra_repr(self) -> str:
         """Say how many entries are stored."""
-        return f"{len(self.index)} of {self.size}"
+        return f"{len(self.index)} of {self.size}" + (f", in blocks of {self.block}" if self.block > 1 else "")
 
 
 class _BatchInnermost:
@@ -63,9 +83,12 @@ class _BatchInnermost:
         """Normalise over the batch and all positions of a channel, whose order in memory makes no difference."""
         if type(x) is not Tensor or x.dim() < 3 or x.device.type != "cpu" or len(x) < _SMALL_BATCH:
             return super().forward(x)  # type: ignore[misc,no-any-return]
+        norm: Any = self
+        if any(type(value) not in _PLAIN for value in (norm.weight, norm.bias)):
+            # A random weight differs between the examples, which its rule must find on the first axis.
+            return super().forward(x)  # type: ignore[misc,no-any-return]
         last = batch_innermost(x).movedim(0, -1)  # turns the output of a dense layer once for all layers that follow
         rows = last.reshape(len(last), -1)
-        norm: Any = self
         if norm.training and innermost_norm.kernel_fits(rows, norm.weight, norm.bias):
             normed, mean, variance = innermost_norm.norm_of_rows(rows, norm.weight, norm.bias, norm.eps)
             _track(norm, mean, variance, rows.shape[1])
@@ -97,8 +120,13 @@ def keep_layout(model: nn.Module) -> None:
         module.__class__ = _NORMS.get(type(module), type(module))
 
 
-def sparsify(layer: nn.Module, index: Tensor) -> Scatter:
+def sparsify(layer: nn.Module, index: Tensor, block: int = 1) -> Scatter:
     """Store only the flat positions ``index`` of a layer's weight. The parameter stays the same object.
+
+    Args:
+        layer: the layer, which is changed in place.
+        index: the sorted flat positions.
+        block: the size of the blocks of output channels that the positions are whole blocks of.
 
     >>> layer = nn.Linear(3, 2)
     >>> scatter = sparsify(layer, torch.tensor([0, 4], dtype=torch.int32))
@@ -106,7 +134,7 @@ def sparsify(layer: nn.Module, index: Tensor) -> Scatter:
     ([(2,), (2,)], torch.Size([1, 2]))
     """
     weight: Any = layer.weight
-    scatter = Scatter(index, tuple(weight.shape))
+    scatter = Scatter(index, tuple(weight.shape), block)
     parametrize.register_parametrization(layer, "weight", scatter, unsafe=True)
     weight.grad = None
     return scatter

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from leanbayes._files import checksum, tensor_checksum
 from leanbayes.bayesian import Bayesian
 from leanbayes.objective import Schedule
-from leanbayes.subspace import scatters
+from leanbayes.subspace import Scatter, scatters
 
 __all__ = [
     "VERSION",
@@ -99,7 +99,7 @@ def describe_model(model: nn.Module, moving: bool) -> dict[str, Any]:
             "checksum": checksum((_ADDRESS.sub("", repr(inner)) + repr(named)).encode()),
         },
         "dtype": sorted({str(value.dtype).removeprefix("torch.") for value in model.parameters()}),
-        "sparse": {name: _positions(scatter.index, moving) for name, scatter in scatters(inner).items()},
+        "sparse": {name: _stored(scatter, moving) for name, scatter in scatters(inner).items()},
     }
     if not isinstance(model, Bayesian):
         return description
@@ -223,6 +223,11 @@ def _numbers(values: Tensor) -> Any:
     if values.numel() <= _FEW:
         return described(values.detach().tolist())
     return {"shape": list(values.shape), "checksum": tensor_checksum(values)}
+
+
+def _stored(scatter: Scatter, moving: bool) -> Any:
+    block = {"block": scatter.block} if scatter.block > 1 else {}  # older checkpoints know no blocks
+    return _positions(scatter.index, moving) | block
 
 
 def _positions(index: Tensor, moving: bool = False) -> Any:

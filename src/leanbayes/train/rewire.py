@@ -50,7 +50,8 @@ class Rewirer:
                 "subspace=leanbayes.sparse(density), or call leanbayes.make_sparse(model, density)"
             )
         self.random: dict[str, Coordinates] = dict(model.parts()) if isinstance(model, Bayesian) else {}
-        for name in self.layers:
+        for name, scatter in self.layers.items():
+            scatter.check_blocks()  # the state of another model may have been loaded
             parts = self.random.get(name)
             if isinstance(model, Bayesian) and parts is not None and model.posterior.relative:
                 raise InputError(
@@ -88,7 +89,9 @@ class Rewirer:
         if parts is not None:
             assert isinstance(self.model, Bayesian)
             scale = self.model.posterior.spread(parts.rho.detach())
-        return self.how.leaving(self.values[name].detach(), scale, share)
+        scatter = self.layers[name]
+        places = scatter.blocks.places(scatter.index) if scatter.block > 1 else None
+        return self.how.leaving(self.values[name].detach(), scale, share, places)
 
     def _moves(self, names: list[str], leaving: dict[str, Tensor], loss: Loss) -> dict[str, Move]:
         """Plan the moves of these layers by one backward pass, or by one for each draw."""
@@ -102,7 +105,7 @@ class Rewirer:
                 sums[name] = gradient.abs() + sums.get(name, 0)
             if draw == draws - 1:
                 chosen = sums.pop(name) if draws > 1 else gradient
-                moves[name] = plan_move(self.layers[name].index, leaving[name], chosen)
+                moves[name] = plan_move(self.layers[name].index, leaving[name], chosen, self.layers[name].blocks)
 
         for draw in range(draws):
             watchers = {id(self.layers[name].index): _Watcher(partial(use, name, draw)) for name in names}

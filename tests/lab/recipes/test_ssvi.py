@@ -1,8 +1,10 @@
 """Sparse recipes stay sparse, and their weights move."""
 
+import pytest
 import torch
 
 import leanbayes as lb
+from leanbayes._ops.sparse_block_plan import in_blocks
 from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from leanbayes.subspace import scatters
 from tests import tasks
@@ -44,3 +46,15 @@ def test_rewiring_of_the_recipes() -> None:
     assert parse("ssvi:addition=draws,pairs=6").rewiring(10).batches == 6
     schedule = parse("ssvi:kl_end=0.2").kl_schedule(1.0)
     assert [schedule(share) for share in (0.0, 0.25, 0.5, 1.0)] == [0, 0.1, 0.2, 0.2]
+
+
+def test_recipes_store_blocks() -> None:
+    task, run = tasks.pictures(), Run(Budget(epochs=2, batch_size=30, lr=2e-2))
+    for spec in ("ssvi", "rigl"):
+        recipe = parse(f"{spec}:density=0.5,every=2,block=3")
+        result = prepare(recipe, task, run).predictor
+        (scatter,) = scatters(getattr(result, "model", result)).values()
+        assert scatter.block == 3
+        assert in_blocks(scatter.index, scatter.shape, 3)
+        with pytest.raises(lb.errors.LeanBayesError, match="block"):
+            parse(f"{spec}:block=0")
