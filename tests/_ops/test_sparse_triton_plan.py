@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leanbayes._ops.sparse_block_plan import in_blocks
 from leanbayes._ops.sparse_plan import Axis, Geometry
-from leanbayes._ops.sparse_triton_plan import CHUNK, TARGETS, is_blocked, triton_plan_of
+from leanbayes._ops.sparse_triton_plan import CHUNK, TARGETS, triton_plan_of
 from tests._ops.cases import blocks, pattern
 
 
@@ -53,12 +54,12 @@ def test_whole_blocks_fill_their_columns():
     index = blocks(shape, 0.05)
     geometry = Geometry(64, 32, 1, (Axis(1), Axis(8, 3, 1, 1, 1), Axis(8, 3, 1, 1, 1)))
     plan = triton_plan_of(index, geometry)
-    assert is_blocked(index, shape)
+    assert in_blocks(index, shape, TARGETS)
     assert plan.forward.fill == len(index) / (64 * 32 * 9)
     assert 0.4 < plan.backward.fill < 0.7  # 1 − 0.95¹⁶ = 0.56 of the columns of 16 inputs hold a weight
-    assert not is_blocked(index[1:], shape)
-    assert not is_blocked(pattern(shape, 0.05, torch.float32)[0], shape)
-    assert is_blocked(index[:0], shape)
+    assert not in_blocks(index[1:], shape, TARGETS)
+    assert not in_blocks(pattern(shape, 0.05, torch.float32)[0], shape, TARGETS)
+    assert in_blocks(index[:0], shape, TARGETS)
 
 
 def test_one_plan_serves_inputs_of_every_size():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leanbayes._ops.sparse_plan import Geometry, check_index, plan_for
 
-__all__ = ["CHUNK", "TARGETS", "Columns", "TritonPlan", "is_blocked", "triton_plan_of"]
+__all__ = ["CHUNK", "TARGETS", "Columns", "TritonPlan", "triton_plan_of"]
 
 TARGETS = 16  # of a row, as in the kernels
 CHUNK = 16  # columns that a program takes at a time; with 32, two programs need all registers of a processor
@@ -71,22 +71,6 @@ class TritonPlan:
     forward: Columns
     backward: Columns
     chunks: tuple[Tensor, Tensor]
-
-
-def is_blocked(index: Tensor, shape: tuple[int, ...], block: int = TARGETS) -> bool:
-    """Return whether all stored positions come in whole blocks: neighbouring outputs at one input and one offset.
-
-    The answer is read from the device of the index, so ask once for an index and not in each step.
-
-    >>> is_blocked(torch.tensor([0, 1, 3, 4, 8, 11]), (4, 3), block=2)
-    True
-    """
-    if not len(index):
-        return True
-    size = prod(shape[1:])
-    output, rest = index.long() // size, index.long() % size
-    counts = torch.unique(output // block * size + rest, return_counts=True)[1]
-    return bool((counts == block).all())
 
 
 def triton_plan_of(index: Tensor, geometry: Geometry) -> TritonPlan:
