@@ -19,7 +19,10 @@ SOURCE = Path(leanbayes.__file__).resolve().parent
 
 
 CORE = {"torch", "numpy", "safetensors", "leanbayes", *sys.stdlib_module_names}
-COMPILED = {"normal_kernels.py", "moment_kernels.py", "sparse_kernels.py", "sparse_lanes.py"}  # imported where numba is
+COMPILED = {  # imported where numba or triton is
+    "normal_kernels.py", "moment_kernels.py", "sparse_kernels.py", "sparse_lanes.py", "sparse_tiles.py",
+    "sparse_triton_kernels.py",
+}  # fmt: skip
 ON_DEMAND = {"leanbayes.export.translations"}  # imported by functions that need the optional package anyway
 
 

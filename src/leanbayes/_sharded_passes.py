@@ -65,9 +65,9 @@ def _late_tensors(
 ) -> tuple[dict[str, Tensor], LateTensors]:
     """Make the tensors of a pass of which some must wait until torch has gathered their weights.
 
-    Plain draws come one after the other from one generator, in the order of the names. So the state of the generator
-    before each late draw is kept, and the draw is made from there: it is the same as without shards, and the same again
-    if a checkpoint computes it anew. Other stand-ins draw as they are used, in the order of the pass.
+    Noise that is drawn ahead comes from one generator, in the order of the names. So the state of the generator before
+    each late draw is kept, and the draw is made from there: it is the same as without shards, and the same again if a
+    checkpoint computes it anew. Other stand-ins draw as they are used, in the order of the pass.
     """
     if not by.crosses_shards:
         raise InputError(
@@ -77,7 +77,7 @@ def _late_tensors(
     later = {name for part in parts for name in part.names}
     tensors: dict[str, Tensor] = {}
     states: dict[str, Tensor] = {}
-    if by.plain_draws:
+    if by.draws_ahead:
         for name, weight in weights.items():
             if name not in later:
                 tensors |= by.stand_ins({name: weight}, model, generator)
@@ -91,7 +91,7 @@ def _late_tensors(
 
     def make(part: Part) -> dict[str, Tensor]:
         ready = {name: _gathered(weights[name], coordinates[name], part) for name in part.names}
-        if not by.plain_draws:
+        if not by.draws_ahead:
             return by.stand_ins(ready, model, generator)
         made: dict[str, Tensor] = {}
         for name, weight in ready.items():

@@ -131,7 +131,9 @@ def test_one_sweep_equals_two_dense_products(bias, inside, monkeypatch):
     assert ours.keys() == theirs.keys()
     assert any(name.startswith("watched") for name in ours)
     for name, value in ours.items():
-        size = theirs[name].abs().max().item()
+        # The gradient of a bias in front of batch norm is 0: what is there is the rounding of sums that cancel, whose
+        # terms are those of the gradient of the norm's bias.
+        size = theirs["model.2.bias" if name == "model.1.bias" else name].abs().max().item()
         torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5 * max(size, 1), msg=name)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from leanbayes._calls import call_with
 from leanbayes.bayesian import Bayesian
 from leanbayes.posteriors import Normal, RandomWeight
-from leanbayes.propagate import PROPAGATIONS, OnePass
+from leanbayes.propagate import PROPAGATIONS, OnePass, as_propagation
 from leanbayes.propagate.stand_in import StandIn, draw_of
 from leanbayes.subspace import layers
 from tests.oracles import moments_within_standard_errors
@@ -239,10 +239,11 @@ class TestQuestions:
     @pytest.mark.parametrize("question", QUESTIONS)
     def test_they_are_answered_by_the_mean_and_draw_nothing(self, propagate, question):
         weight, generator = random_weight(3, 4), torch.Generator().manual_seed(0)
-        state = generator.get_state()
         stand_in = stand_in_of(propagate, weight, generator)
+        held, state = stand_in.held, generator.get_state()
+        assert (held is not None) == as_propagation(propagate).draws_ahead
         assert QUESTIONS[question](stand_in) == QUESTIONS[question](weight.mean)
-        assert stand_in.held is None
+        assert stand_in.held is held
         assert torch.equal(generator.get_state(), state)
 
     def test_it_can_be_a_key_and_is_a_tensor(self, propagate):
@@ -251,7 +252,7 @@ class TestQuestions:
         assert isinstance(stand_in, Tensor)
         assert isinstance(stand_in, StandIn)
         assert torch.is_tensor(stand_in)
-        assert stand_in.held is None
+        assert (stand_in.held is not None) == as_propagation(propagate).draws_ahead
 
     def test_a_frozen_mean_is_frozen(self, propagate):
         weight = RandomWeight("w", torch.zeros(2), None, torch.ones(2), Normal())

@@ -46,6 +46,7 @@ class Mirrored(Propagation):
     """
 
     name: ClassVar[str] = "mirrored"
+    draws_ahead: ClassVar[bool] = True
     differs_within_batch: ClassVar[bool] = True
     works_on_pieces: ClassVar[bool] = True
 

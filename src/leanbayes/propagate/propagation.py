@@ -96,6 +96,13 @@ class Propagation(ABC):
     `leanbayes.predict` may then write the samples into memory that it uses again, and compute many of them with `vmap`.
     """
 
+    draws_ahead: ClassVar[bool] = False
+    """Whether `stand_ins` takes all noise of a pass from the generator, weight after weight in the order of the names.
+
+    Weights that torch gathers only when a part of a sharded model runs then get the noise that the whole model gives
+    them. Other stand-ins draw when they are used.
+    """
+
     works_on_pieces: ClassVar[bool] = False
     """Whether the stand-ins also take the place of DTensors, so that tensor parallelism can share a product.
 

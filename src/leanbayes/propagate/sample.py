@@ -39,6 +39,7 @@ class Sample(Propagation):
 
     name: ClassVar[str] = "sample"
     plain_draws: ClassVar[bool] = True
+    draws_ahead: ClassVar[bool] = True
     works_on_pieces: ClassVar[bool] = True
     balanced: int = 1
 

@@ -64,7 +64,9 @@ def scaled_dot_product_attention(
 def _swept(operation: Operation, query: Any, key: Any, value: Any, scale: float | None) -> MomentTensor | None:
     """Do the same in few products; return None if these tensors have to take the usual way."""
     arguments = (query, key, value)
-    if torch.is_grad_enabled() or not all(isinstance(part, MomentTensor) and part.dim() > 2 for part in arguments):
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():  # before any question about sizes, which a graph keeps
+        return None
+    if not all(isinstance(part, MomentTensor) and part.dim() > 2 for part in arguments):
         return None
     rho = value.correlations.positions
     if rho is None or value.dim() - 2 not in value.correlations.common_axes(value.shape):

@@ -73,7 +73,7 @@ def layer_norm(
 def _sweep_tokens(input: MomentTensor, normed: Tensor, weight: Any, bias: Any, eps: float) -> MomentTensor | None:
     """Do the same for tokens whose units are independent; return None if the sweep does not take these tensors."""
     shared, rho = input.correlations, input.correlations.positions
-    followed = shared.units is not None or shared.neighbours is not None
+    followed = shared.units is not None or shared.neighbours is not None or torch.compiler.is_compiling()
     if followed or input.dim() != 3 or (rho is not None and rho.shape[1] != 1):
         return None
     x = input.expected
