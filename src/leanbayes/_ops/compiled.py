@@ -71,7 +71,9 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 _AT_ONCE = threading.Lock()
-_SOURCES = ("*_kernels.py", "sparse_lanes.py", "sparse_tiles.py", "normal_numpy.py", "compiled.py")  # what compiled code is made of
+_SOURCES = (  # what compiled code is made of
+    "*_kernels.py", "sparse_lanes.py", "sparse_tiles.py", "normal_numpy.py", "compiled.py"
+)  # fmt: skip
 
 
 @contextmanager
