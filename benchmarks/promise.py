@@ -25,7 +25,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from leanbayes.lab.data.source import Examples
 from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from leanbayes.likelihood import Likelihood
 from leanbayes_papers.training import as_tensors, small_task
-from promise_networks import Augmented, cifar_resnet, trial_cnn
+from promise_networks import Augmented, cifar_resnet, trial_cnn, whitening_filters
 
 OUT = RESULTS / "promise.json"
 NETWORKS = Path(os.environ.get("PROMISE_NETWORKS", ROOT / "out" / "promise"))
@@ -59,7 +59,7 @@ class Experiment:
     Args:
         data: the name of the data set.
         counts: how many examples to train, validate and test on; None takes all.
-        model: the network: a name, or a function that makes it.
+        model: the network: a name, or a function that makes it; a whitened one takes the filters of its first layer.
         epochs: the epochs of every training.
         batch_size: the examples of a batch.
         unseen: the data set whose images are unfamiliar, the name of shifted images that come with the data, "negative"
@@ -69,13 +69,14 @@ class Experiment:
         size: the height and width to which images are resized.
         augment: whether training images are mirrored and moved at random.
         split_by_seed: whether each seed has its own split of the data, as the UCI tables have.
-        rate_epochs: the epochs of the trainings that choose learning rates, where whole trainings would take too long;
-            None takes all epochs. The settings of lean are always chosen by whole trainings.
+        rate_epochs: the epochs of the trainings that choose settings, where whole trainings would take too long; None
+            takes all epochs.
+        whitened: whether the network begins with filters that whiten the training images.
     """
 
     data: str
     counts: tuple[int | None, int | None, int | None]
-    model: str | Callable[[], nn.Module] | None
+    model: str | Callable[..., nn.Module] | None
     epochs: int
     batch_size: int = 100
     unseen: str | None = None
@@ -85,6 +86,7 @@ class Experiment:
     augment: bool = False
     split_by_seed: bool = False
     rate_epochs: int | None = None
+    whitened: bool = False
 
 
 # A residual network with augmented images is far from fitted after 15 epochs, so it bears less noise: with the default
@@ -104,10 +106,13 @@ EXPERIMENTS = {
         (None, None, None),
         cifar_resnet,
         15,
+        64,
         unseen="svhn-test",
+        rates=(1e-3, 2e-3, 4e-3),
         lean=_CIFAR,
         augment=True,
-        rate_epochs=5,
+        rate_epochs=4,
+        whitened=True,
     ),
     "skin-lesions": Experiment("isic2017", (400, 150, 200), "unet", 20, batch_size=20, unseen="negative", size=64),
     "demo": Experiment("cells", (None, None, None), None, 40, batch_size=64, unseen="artefact"),
@@ -169,7 +174,9 @@ def _source(data: str, folders: tuple[str, ...], size: int | None, seed: int = 0
 def _task(name: str, folders: tuple[str, ...], seed: int) -> Task:
     experiment = EXPERIMENTS[name]
     source = _source(experiment.data, folders, experiment.size, seed if experiment.split_by_seed else 0)
-    task = small_task(source, experiment.counts, experiment.model)
+    task = small_task(source, experiment.counts, None if experiment.whitened else experiment.model)
+    if experiment.whitened:
+        task = replace(task, model=partial(experiment.model, whitening_filters(task.train.tensors[0])))
     if experiment.augment:
         task = replace(task, train=Augmented(task.train))
     count = experiment.counts[2]
@@ -241,7 +248,7 @@ def _tuned(name: str, folders: tuple[str, ...], known: dict[str, dict[str, float
     short = experiment.rate_epochs
     plain = scores("plain", {f"{rate:g}": ("deterministic", rate, short) for rate in experiment.rates})
     lr = float(min(plain, key=lambda key: plain[key]))
-    lean = scores("lean", {spec: (spec, lr, None) for spec in experiment.lean})
+    lean = scores("lean", {spec: (spec, lr, short) for spec in experiment.lean})
     swa = scores("swa", {f"{rate:g}": ("swa", rate, short) for rate in (lr, lr / 2)})
     chosen = {
         "lr": lr, "swa_lr": float(min(swa, key=lambda key: swa[key])), "lean": min(lean, key=lambda key: lean[key])

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-__all__ = ["Augmented", "Residual", "cifar_resnet", "trial_cnn"]
+__all__ = ["Augmented", "Residual", "Whitening", "cifar_resnet", "trial_cnn", "whitening_filters"]
 
 
 def trial_cnn() -> nn.Module:
@@ -17,23 +17,56 @@ def trial_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def cifar_resnet(width: int = 40) -> nn.Module:
-    """Make a residual network for 32x32 images that reaches 85 % of CIFAR-10 in some twenty minutes of one core.
+def cifar_resnet(filters: Tensor, width: int = 32) -> nn.Module:
+    """Make a residual network for 32x32 images that reaches 85 % of CIFAR-10 in some ten minutes of one core.
 
-    Pixels are first gathered in squares of two by two, so that the widest layers work on 16x16 positions.
+    Args:
+        filters: what `whitening_filters` makes of the training images.
+        width: the channels of the first convolution that is trained.
     """
     return nn.Sequential(
-        nn.PixelUnshuffle(2),
-        _convolution(12, width, 1),
-        Residual(width),
+        Whitening(filters),  # so the widest layers work on 16x16 positions
+        _convolution(2 * len(filters), width, 1),
         _convolution(width, 2 * width, 2),
         Residual(2 * width),
         _convolution(2 * width, 4 * width, 2),
         Residual(4 * width),
-        nn.AdaptiveAvgPool2d(1),
+        nn.AdaptiveMaxPool2d(1),
         nn.Flatten(),
         nn.Linear(4 * width, 10),
-    )
+    ).to(memory_format=torch.channels_last)  # in which these convolutions take a fifth less time on a CPU
+
+
+def whitening_filters(images: Tensor, noise: float = 1e-2) -> Tensor:
+    """Return the filters that turn squares of two by two pixels into uncorrelated numbers of variance near 1.
+
+    The filters are the eigenvectors v of the covariance of the squares, each divided by √(λ + noise), where λ is its
+    eigenvalue: then v·x/√(λ + noise) has the variance λ/(λ + noise). Networks learn from such numbers in fewer epochs.
+
+    Args:
+        images: training images, of shape (images, channels, height, width); at most the first 5,000 are used.
+        noise: what is added to each eigenvalue, so that directions without any variance are not blown up.
+
+    Returns:
+        Filters of shape (4 * channels, channels, 2, 2).
+    """
+    channels = images.shape[1]
+    squares = F.unfold(images[:5000], 2, stride=2).transpose(1, 2).flatten(0, 1).double()
+    values, vectors = torch.linalg.eigh(squares.T.cov())
+    return (vectors / (values + noise).sqrt()).T.reshape(-1, channels, 2, 2).float()
+
+
+class Whitening(nn.Module):
+    """Apply fixed filters to squares of two by two pixels, and return the positive and the negative part of each."""
+
+    def __init__(self, filters: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("filters", filters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return images of half the height and width, with two channels for each filter."""
+        filtered = F.conv2d(x, self.filters, stride=2)
+        return torch.relu(torch.cat([filtered, -filtered], 1))
 
 
 def _convolution(channels: int, out: int, stride: int) -> nn.Module:

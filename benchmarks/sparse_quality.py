@@ -13,12 +13,12 @@ Writes docs/results/sparse_quality.json.
 import argparse
 import json
 import time
-from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import leanbayes as lb
 from harness import RESULTS, write
@@ -27,15 +27,12 @@ from leanbayes.lab.data import Task, load_data
 from leanbayes.lab.recipes import Budget, Run, parse, prepare
 from leanbayes.lab.recipes.lean import Lean
 from leanbayes_papers.training import small_task
-from promise_networks import cifar_resnet, trial_cnn
+from promise_networks import cifar_resnet, trial_cnn, whitening_filters
 
 DENSITY, EPOCHS, BATCH, SEEDS = 0.05, 10, 64, (1, 2, 3)
 COUNTS = (5_000, 2_000, 100)
 RATES = (2e-3, 6e-3, 18e-3)
-TASKS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
-    "fashion-mnist": ("fashion-mnist", trial_cnn),
-    "cifar10": ("cifar10", lambda: cifar_resnet(16)),
-}
+TASKS = ("fashion-mnist", "cifar10")
 METHODS = ("local", "mirrored", "ivon", "local-block", "mirrored-block")
 BLOCK = 16
 
@@ -79,14 +76,17 @@ def score(method: str, task: Task, lr: float, seed: int) -> dict[str, float]:
 
 
 def load(name: str, folders: list[str]) -> Task:
-    """Read a data set from the first folder that has it."""
-    data, model = TASKS[name]
+    """Read a data set from the first folder that has it, and give it its network."""
     for folder in folders:
         try:
-            return small_task(load_data(data, folder), COUNTS, model)
+            task = small_task(load_data(name, folder), COUNTS)
         except LeanBayesError as error:
             problem = error
-    raise SystemExit(f"{data} is in none of the folders: {problem}")
+            continue
+        images = task.train.tensors[0]
+        model = trial_cnn if name == "fashion-mnist" else partial(cifar_resnet, whitening_filters(images), width=16)
+        return replace(task, model=model)
+    raise SystemExit(f"{name} is in none of the folders: {problem}")
 
 
 def main() -> None:

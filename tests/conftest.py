@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import settings
@@ -13,3 +15,17 @@ settings.load_profile("fixed")
 def _seed() -> None:
     """Every test starts from the same random state, whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_accelerate() -> Iterator[None]:
+    """Give a test its own state of accelerate, which keeps one state for the whole process, whatever tests ran before."""
+    state = pytest.importorskip("accelerate.state")
+
+    def forget() -> None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
+
+    forget()
+    yield
+    forget()

@@ -111,11 +111,9 @@ def test_predictors_take_wrapped_members() -> None:
     assert fitted[0].temperature == fitted[1].temperature
 
 
-def test_mixed_precision_of_accelerate_reaches_the_loss() -> None:
+def test_mixed_precision_of_accelerate_reaches_the_loss(fresh_accelerate: None) -> None:
     """Accelerate replaces ``forward``; a loss that went past it would be computed in full precision."""
     accelerate = pytest.importorskip("accelerate")
-    from accelerate.state import AcceleratorState
-
     seen = []
 
     class Watching(nn.Module):
@@ -128,13 +126,9 @@ def test_mixed_precision_of_accelerate_reaches_the_loss() -> None:
             seen.append(out.dtype)
             return out
 
-    AcceleratorState._reset_state()
-    try:
-        bnn = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(lb.Bayesian(Watching()))
-        x, y = torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
-        parts = lb.elbo(bnn, x, y, lb.Categorical(), n_data=4)
-    finally:
-        AcceleratorState._reset_state()
+    bnn = accelerate.Accelerator(cpu=True, mixed_precision="bf16").prepare(lb.Bayesian(Watching()))
+    x, y = torch.randn(4, 3), torch.zeros(4, dtype=torch.long)
+    parts = lb.elbo(bnn, x, y, lb.Categorical(), n_data=4)
     assert seen == [torch.bfloat16]
     assert parts.loss.dtype == torch.float32
 

@@ -8,19 +8,14 @@ import pytest
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 
 
-def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_accelerate: None) -> None:
     for package in ("accelerate", "tensorboard"):
         pytest.importorskip(package)
-    state = pytest.importorskip("accelerate.state")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(blocks) >= 8
     names: dict[str, object] = {}
-    try:
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), names)
-    finally:
-        state.AcceleratorState._reset_state(reset_partial_state=True)
-        state.GradientState._reset_state()
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
     assert getattr(names["history"], "stopped", None) == "the likelihood is high enough"
     assert any((tmp_path / "logs" / "first").iterdir())

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def states() -> list[dict[str, object]]:
     return [dict(kind._shared_state) for kind in (state.PartialState, state.AcceleratorState, state.GradientState)]
 
 
-def test_precisions_follow_each_other_beside_an_accelerator_of_the_user() -> None:
+def test_precisions_follow_each_other_beside_an_accelerator_of_the_user(fresh_accelerate: None) -> None:
     """Accelerate has one state for the program: neither its precision nor a step that it holds back reaches fit."""
     accelerate = pytest.importorskip("accelerate")
     lb.fit(nn.Linear(2, 2), BATCHES, likelihood=lb.Categorical(), epochs=1)
@@ -101,17 +100,11 @@ def test_precisions_follow_each_other_beside_an_accelerator_of_the_user() -> Non
         assert not torch.equal(bnn.model.weight, start)
         assert states() == before
     assert mine.mixed_precision == "bf16"
-    mine.gradient_state._set_sync_gradients(True)
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerate.state.GradientState._reset_state()
 
 
 @pytest.fixture
-def accelerator(request: pytest.FixtureRequest) -> Iterator[Any]:
-    accelerate = pytest.importorskip("accelerate")
-    yield accelerate.Accelerator(cpu=True, **request.param)
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    accelerate.state.GradientState._reset_state()
+def accelerator(request: pytest.FixtureRequest, fresh_accelerate: None) -> Any:
+    return pytest.importorskip("accelerate").Accelerator(cpu=True, **request.param)
 
 
 def trained(**options: Any) -> tuple[lb.train.History, dict[str, torch.Tensor]]:
