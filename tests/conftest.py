@@ -19,7 +19,7 @@ def _seed() -> None:
 
 @pytest.fixture
 def fresh_accelerate() -> Iterator[None]:
-    """Give a test its own state of accelerate, which keeps one state for the whole process, whatever tests ran before."""
+    """Give a test its own state of accelerate, which keeps one for the whole process, whatever tests ran before."""
     state = pytest.importorskip("accelerate.state")
 
     def forget() -> None:
