@@ -9,6 +9,11 @@ a repeat share its draws. The error of the NLL is its root mean square over repe
 the number of its passes; the number at which it reaches the error of 32 independent draws is interpolated on
 logarithmic axes. For "auto" the tolerance is halved until the error is reached. No setting is chosen by targets.
 
+A "first-order draw" replaces the network by its tangent at the means: a draw μ + Δ has the outputs f(μ) + J Δ. Its rows
+count draws and not passes, because such a draw costs another time than a pass; the entry "seconds_of_a_draw" has the
+times as multiples of a plain pass (processor time of one thread). However many draws there are, the curvature of the
+network is missing, so the record also has the errors of as many first-order draws as the long run has passes.
+
 The record is written after each method, and what it holds is not measured again. The networks are kept in
 ``out/fewer_passes``.
 """
@@ -17,14 +22,18 @@ import argparse
 import json
 import math
 import os
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, jvp, linearize
 
 import leanbayes as lb
 from harness import RESULTS, ROOT, write
@@ -123,8 +132,8 @@ def main() -> None:
         entry = _read(options.out).get(name, {})
         if entry.get("settings", settings) != settings or "passes_for_the_error_of_32" in entry:
             continue
-        for unit in _measured(*_network(name, options.data_dir, options.images), options, entry.get("errors", {})):
-            record = _read(options.out) | {name: {"settings": settings} | unit}  # another process may have written
+        for unit in _measured(*_network(name, options.data_dir, options.images), options, entry):
+            record = _read(options.out) | {name: unit | {"settings": settings}}  # another process may have written
             write(options.out, record, {})
 
 
@@ -157,9 +166,10 @@ def _network(name: str, folders: list[str], images: int) -> tuple[nn.Module, Ten
 
 
 def _measured(
-    bnn: nn.Module, x: Tensor, y: Tensor, options: argparse.Namespace, methods: dict[str, list[dict[str, float]]]
+    bnn: nn.Module, x: Tensor, y: Tensor, options: argparse.Namespace, known: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     """Yield what is known after each method, and at last what follows from all."""
+    methods: dict[str, list[dict[str, float]]] = known.get("errors", {})
     generator = torch.Generator().manual_seed(1)
     truth = lb.predict(bnn, x, by=Sample(balanced=4), samples=options.reference, method="loop", generator=generator)
 
@@ -168,7 +178,7 @@ def _measured(
         found = _errors(predictions, truth, y)
         return found | {"passes": torch.stack([p.draws.double().mean() for p in predictions]).mean().item()}
 
-    unit = {
+    unit = known | {
         "random_weights": sum(weight.count for weight in bnn.weights().values()),
         "total": truth.total.mean().item(),
         "epistemic": truth.epistemic.mean().item(),
@@ -181,6 +191,14 @@ def _measured(
                 for passes in options.passes
             ]
             yield unit
+    if isinstance(bnn, lb.Bayesian) and "first-order draws" not in methods:
+        first_order = FirstOrder(bnn, x)
+        methods["first-order draws"] = [
+            _errors([first_order.predict(draws, generator) for _ in range(4)], truth, y) | {"passes": float(draws)}
+            for draws in (*options.passes, options.reference)
+        ]
+        unit["seconds_of_a_draw"] = first_order.seconds(generator)
+        yield unit
     last = methods["independent draws"][-1]
     for method, draws in (("auto", Sample()), ("auto with pairs", Sample(balanced=2))):
         rows: list[dict[str, float]] = methods.pop(method, [])
@@ -199,6 +217,53 @@ def _measured(
     yield unit | {"errors_of_one_pass": one_pass, "passes_for_the_error_of_32": needed}
 
 
+class FirstOrder:
+    """The tangent of a network at its means, for some inputs: f(μ + Δ) ≈ f(μ) + J Δ."""
+
+    def __init__(self, bnn: lb.Bayesian, x: Tensor) -> None:
+        self.bnn, self.x, self.model = bnn, x, bnn.model.eval()
+        self.means = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch.func builds a graph, and warns of a name in it
+            self.at_means, self.tangent = linearize(self.outputs, self.means)
+
+    def outputs(self, weights: dict[str, Tensor]) -> Tensor:
+        """Return the logits of the network with these weights."""
+        return functional_call(self.model, weights, self.x)
+
+    def change(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return Δ of one weight draw, which is 0 where weights are not random."""
+        drawn = self.bnn.draw(generator=generator)
+        return {name: drawn[name].detach() - mean if name in drawn else 0 * mean for name, mean in self.means.items()}
+
+    @torch.no_grad()
+    def predict(self, draws: int, generator: torch.Generator) -> SimpleNamespace:
+        """Return the mean probabilities, the total and the epistemic uncertainty of so many first-order draws."""
+        logits = [self.at_means + self.tangent(self.change(generator)) for _ in range(draws)]
+        log_p = torch.stack(logits).log_softmax(2)
+        mean = log_p.exp().mean(0)
+        total = -torch.special.xlogy(mean, mean).sum(1)
+        return SimpleNamespace(mean=mean, total=total, epistemic=total + (log_p.exp() * log_p).sum(2).mean(0))
+
+    @torch.no_grad()
+    def seconds(self, generator: torch.Generator, rounds: int = 12) -> dict[str, float]:
+        """Return the time of a weight draw and of a first-order draw in two ways, as multiples of a plain pass."""
+        change = self.change(generator)
+        works: dict[str, Callable[[], object]] = {
+            "a plain pass": lambda: self.model(self.x),
+            "a weight draw": lambda: self.bnn(self.x),
+            "a Jacobian-vector product": lambda: jvp(self.outputs, (self.means,), (change,)),
+            "the stored tangent": lambda: self.tangent(change),
+        }
+        best = dict.fromkeys(works, math.inf)
+        for _ in range(rounds):
+            for name, work in works.items():
+                begin = time.process_time()
+                work()
+                best[name] = min(best[name], time.process_time() - begin)
+        return {name: value / best["a plain pass"] for name, value in best.items()}
+
+
 @dataclass(frozen=True)
 class _AtTheMean(Sample):
     name: ClassVar[str] = "at the mean"
@@ -214,7 +279,7 @@ class _AtTheMean(Sample):
             yield {name: 0 * values for name, values in next(super().noises(weights, generator)).items()}
 
 
-def _errors(predictions: list[lb.Prediction], truth: lb.Prediction, y: Tensor) -> dict[str, float]:
+def _errors(predictions: list[Any], truth: lb.Prediction, y: Tensor) -> dict[str, float]:
     found = {}
     for part in ("mean", "total", "epistemic"):
         error = torch.stack([getattr(p, part) - getattr(truth, part) for p in predictions])
@@ -223,7 +288,7 @@ def _errors(predictions: list[lb.Prediction], truth: lb.Prediction, y: Tensor) -
     return found | {"nll_rms": nll.square().mean().sqrt().item()}
 
 
-def _nll(prediction: lb.Prediction, y: Tensor) -> Tensor:
+def _nll(prediction: Any, y: Tensor) -> Tensor:
     return -prediction.mean.gather(1, y.long().unsqueeze(1)).clamp_min(1e-12).log().mean()
 
 
