@@ -106,7 +106,7 @@ EXPERIMENTS = {
     "cifar10": Experiment(
         "cifar10",
         (None, None, None),
-        cifar_resnet,
+        partial(cifar_resnet, half=True),
         12,
         64,
         unseen="svhn-test",

@@ -89,22 +89,27 @@ def load(name: str, folders: list[str]) -> Task:
     raise SystemExit(f"{name} is in none of the folders: {problem}")
 
 
+def _read(out: Path) -> dict[str, Any]:
+    return dict(json.loads(out.read_text())["results"]) if out.exists() else {}
+
+
 def main() -> None:
     """Do the trainings that the record does not have yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data-dir", nargs="+", required=True, help="folders in which the data sets are looked for")
+    parser.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     parser.add_argument("--out", type=Path, default=RESULTS / "sparse_quality.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    results: dict[str, Any] = json.loads(options.out.read_text())["results"] if options.out.exists() else {}
-    for name in TASKS:
+    for name in options.tasks:
         task = load(name, options.data_dir)
         for method in METHODS:
-            if method in results.get(name, {}):
+            if method in _read(options.out).get(name, {}):
                 continue
             tuning = {lr: score(method, task, lr, 0) for lr in RATES}
             lr = min(tuning, key=lambda rate: tuning[rate]["nll"])
             seeds = {seed: score(method, task, lr, seed) for seed in SEEDS}
+            results = _read(options.out)  # another process may have written meanwhile
             results.setdefault(name, {})[method] = {"lr": lr, "tuning": tuning, "seeds": seeds}
             write(options.out, results, {"density": DENSITY, "epochs": EPOCHS, "batch": BATCH, "images": COUNTS[0]})
 
