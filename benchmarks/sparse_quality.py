@@ -12,6 +12,7 @@ Writes docs/results/sparse_quality.json.
 
 import argparse
 import json
+import math
 import time
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,7 @@ def train(method: str, task: Task, lr: float, seed: int) -> lb.Bayesian:
     model = task.model()
     bnn = lb.Bayesian(model, subspace=lb.sparse(DENSITY, seed=seed), propagate="mirrored")
     data = lb.train.Arrays(*task.train.tensors, batch_size=BATCH)
-    steps, recipe = EPOCHS * len(data), parse("lean")
+    steps, recipe = EPOCHS * math.ceil(len(data.x) / BATCH), parse("lean")
     assert isinstance(recipe, Lean)
     lb.fit(
         bnn,
