@@ -38,10 +38,10 @@ def cifar_resnet(filters: Tensor, width: int = 32, half: bool = False) -> nn.Mod
     kind = HalfPrecisionTraining if half else nn.Sequential
     return kind(
         Whitening(filters),  # so the widest layers work on 16x16 positions
-        _convolution(2 * len(filters), width, 1),
-        _convolution(width, 2 * width, 2),
+        _convolution(2 * len(filters), width),
+        _convolution(width, 2 * width, nn.MaxPool2d(2)),
         Residual(2 * width),
-        _convolution(2 * width, 4 * width, 2),
+        _convolution(2 * width, 4 * width, nn.MaxPool2d(2)),
         Residual(4 * width),
         nn.AdaptiveMaxPool2d(1),
         nn.Flatten(),
@@ -102,8 +102,8 @@ class Whitening(nn.Module):
         return torch.relu(torch.cat([filtered, -filtered], 1))
 
 
-def _convolution(channels: int, out: int, stride: int) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(channels, out, 3, stride, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU())
+def _convolution(channels: int, out: int, *pool: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, out, 3, padding=1, bias=False), *pool, nn.BatchNorm2d(out), nn.ReLU())
 
 
 class Residual(nn.Module):
