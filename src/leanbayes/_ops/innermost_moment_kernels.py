@@ -5,12 +5,13 @@ They compute what the kernels of `leanbayes._ops.moment_kernels` compute for ima
 
 from typing import Any
 
+import numpy as np
 from numpy import float32 as f
 
 from leanbayes._ops.moment_kernels import rectify
 from leanbayes._ops.normal_kernels import _kernel
 
-__all__ = ["norm_means", "norm_variances", "rectify_and_sum"]
+__all__ = ["neighbour_products", "norm_means", "norm_variances", "rectify_and_sum", "sum_windows"]
 
 _BLOCK = 512  # numbers that stay in the first cache while they are rectified and summed
 
@@ -74,3 +75,61 @@ def norm_variances(
                     squares[n] += (a[n] - middle) * (a[n] - middle)
                 for n in range(batch):
                     o[n] += second * (a[n] - middle) * (a[n] - middle)
+
+
+@_kernel
+def neighbour_products(x: Any, step_down: Any, step_across: Any, sums: Any) -> None:
+    """Add x_p x_q for neighbours p and q below each other, and beside each other, to ``sums``, (channels, 2, batch).
+
+    x is (channels, height, width, batch). Every so many rows count, by ``step_down`` and ``step_across``.
+    """
+    channels, height, width, batch = x.shape
+    for c in range(channels):
+        below, beside = sums[c, 0], sums[c, 1]
+        for row in range(0, height - 1, step_down):
+            for column in range(width):
+                a, b = x[c, row, column], x[c, row + 1, column]
+                for n in range(batch):
+                    below[n] += a[n] * b[n]
+        for row in range(0, height, step_across):
+            for column in range(width - 1):
+                a, b = x[c, row, column], x[c, row, column + 1]
+                for n in range(batch):
+                    beside[n] += a[n] * b[n]
+
+
+@_kernel
+def sum_windows(x: Any, rows: Any, columns: Any, out: Any) -> None:
+    """Sum x, (channels, height, width, batch), over windows: first along each row, then over the rows.
+
+    ``rows`` and ``columns`` are the numbers of taps, the stride, the padding before and the dilation.
+    """
+    channels, height, width, batch = x.shape
+    high, wide = out.shape[1], out.shape[2]
+    line = np.empty((wide, batch), x.dtype)
+    for c in range(channels):
+        for i in range(high):
+            for j in range(wide):
+                for n in range(batch):
+                    out[c, i, j, n] = 0
+        for row in range(height):
+            computed = False
+            for tap in range(rows[0]):
+                ahead = row + rows[2] - tap * rows[3]
+                if ahead < 0 or ahead % rows[1] != 0 or ahead // rows[1] >= high:
+                    continue
+                if not computed:
+                    for j in range(wide):
+                        total = line[j]
+                        for n in range(batch):
+                            total[n] = 0
+                        for offset in range(columns[0]):
+                            column = j * columns[1] - columns[2] + offset * columns[3]
+                            if 0 <= column < width:
+                                values = x[c, row, column]
+                                for n in range(batch):
+                                    total[n] += values[n]
+                    computed = True
+                target, source = out[c, ahead // rows[1]].reshape(-1), line.reshape(-1)
+                for n in range(source.size):
+                    target[n] += source[n]

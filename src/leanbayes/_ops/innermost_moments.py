@@ -13,9 +13,18 @@ import torch
 from torch import Tensor
 
 from leanbayes._ops import compiled
+from leanbayes._ops.sparse_plan import Axis
 from leanbayes._ops.threads import share_out
 
-__all__ = ["is_innermost", "norm_means", "norm_variances", "rectify_and_sum", "takes"]
+__all__ = [
+    "is_innermost",
+    "neighbour_products",
+    "norm_means",
+    "norm_variances",
+    "rectify_and_sum",
+    "sum_windows",
+    "takes",
+]
 
 _LEAST = 2**14  # numbers, below which the calls cost more than the sweeps save
 _PIECE = 2**15  # numbers that a thread takes at least
@@ -85,6 +94,28 @@ def norm_variances(
     return out, sums.permute(2, 1, 0)
 
 
+def neighbour_products(x: Tensor, step_down: int, step_across: int) -> Tensor:
+    """Return the mean of x_p x_q over neighbouring positions p and q, of shape (examples, channels, 1, 1).
+
+    It is the mean of that over pairs below each other, if there are any, and that over pairs beside each other. Every
+    so many rows count, by ``step_down`` and ``step_across``.
+    """
+    count, channels, height, width = x.shape
+    sums = x.new_zeros(channels, 2, count)
+    _by_channel("neighbour_products", [np.asarray(x.movedim(0, -1)), np.asarray(sums)], step_down, step_across, at=1)
+    below, beside = -(-(height - 1) // step_down) * width, -(-height // step_across) * (width - 1)
+    means = [sums[:, kind] / pairs for kind, pairs in enumerate((below, beside)) if pairs]
+    return torch.stack(means).mean(0).t()[..., None, None]
+
+
+def sum_windows(x: Tensor, rows: Axis, columns: Axis) -> Tensor:
+    """Return the sums over the windows of a convolution, for an array (channels, height, width, batch) of any float."""
+    out = x.new_empty(len(x), rows.positions, columns.positions, x.shape[-1])
+    windows = [(axis.taps, axis.stride, axis.before, axis.dilation) for axis in (rows, columns)]
+    _by_channel("sum_windows", [np.asarray(x), np.asarray(out)], *windows, at=1)
+    return out
+
+
 def _planes(x: Tensor) -> Any:
     """Return (channels, positions, batch) as an array."""
     return np.asarray(x.movedim(0, -1).detach()).reshape(x.shape[1], -1, len(x))
@@ -94,14 +125,18 @@ def _vector(values: Tensor) -> Any:
     return np.asarray(values.detach().contiguous())
 
 
-def _by_channel(name: str, arrays: Sequence[Any]) -> None:
-    """Call a kernel on runs of channels, which are the first axis of all arrays, in threads."""
+def _by_channel(name: str, arrays: Sequence[Any], *common: Any, at: int = 0) -> None:
+    """Call a kernel on runs of channels, which are the first axis of all arrays, in threads.
+
+    The arguments ``common``, which all channels share, come after the first ``at`` arrays.
+    """
     kernel, channels, numbers = _kernel(name), len(arrays[0]), arrays[0].size
     share = max(_PIECE, -(-numbers // (4 * torch.get_num_threads())))
     step = max(1, share * channels // max(numbers, 1))
 
     def run(start: int) -> None:
-        kernel(*(array[start : start + step] for array in arrays))
+        part = [array[start : start + step] for array in arrays]
+        kernel(*part[:at], *common, *part[at:])
 
     share_out(run, range(0, channels, step))
 

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.innermost_moments import sum_windows
 from leanbayes._ops.sparse_block_plan import BlockPlan, block_plan_of, kernel_block
 from leanbayes._ops.sparse_block_products import output_sums
 from leanbayes._ops.sparse_plan import Axis, Geometry, Walk, plan_for, plan_of
@@ -61,13 +62,8 @@ def output_moments(x: Tensor, v: Tensor, weight: Stored, geometry: Geometry) -> 
 
 
 def fits_box(geometry: Geometry) -> bool:
-    """Tell whether `boxed_variance` takes this layer: a convolution of images in one group, without gaps."""
-    depth, *axes = geometry.axes
-    return (
-        geometry.groups == 1
-        and depth == Axis(1)
-        and all(axis.dilation == 1 and axis.before == axis.after <= axis.taps // 2 for axis in axes)
-    )
+    """Tell whether `boxed_variance` takes this layer: a convolution of images in one group."""
+    return geometry.groups == 1 and geometry.axes[0] == Axis(1)
 
 
 def boxed_variance(x: Tensor, v: Tensor, weight: Stored, shares: Tensor, geometry: Geometry) -> Tensor:
@@ -91,12 +87,12 @@ def boxed_variance(x: Tensor, v: Tensor, weight: Stored, shares: Tensor, geometr
     variance = None if weight.variance is None else fold.sums(weight.variance, share)
     strided = rows.stride > 1 or columns.stride > 1
     if strided:
-        squares = None if variance is None else _windows(x.square(), rows, columns)
-        v = _windows(v, rows, columns)
+        squares = None if variance is None else sum_windows(x.square(), rows, columns)
+        v = sum_windows(v, rows, columns)
     one = Geometry(geometry.outputs, geometry.inputs, 1, (Axis(1), Axis(v.shape[-3]), Axis(v.shape[-2])))
     if not strided:
         out = _sums(x, v, None, second, variance, fold.index, one)[1]
-        return out if taps == 1 else _windows(out.view(-1, *v.shape[-3:]), rows, columns).flatten(1, 2)
+        return out if taps == 1 else sum_windows(out.view(-1, *v.shape[-3:]), rows, columns).flatten(1, 2)
     out = _sums(v, v, None, second, None, fold.index, one)[1]
     if squares is not None and variance is not None:
         out.add_(_sums(squares, squares, None, variance, None, fold.index, one)[1])
@@ -125,13 +121,6 @@ def _fold(index: Tensor, geometry: Geometry) -> _Fold:
     taps = prod(geometry.taps)
     folded, place = torch.unique(index.long() // taps, sorted=True, return_inverse=True)
     return _Fold(folded, place, index.long() % taps)
-
-
-def _windows(values: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    """Return the sums of (channels, height, width, batch) over windows."""
-    kernel, stride, padding = zip(*((axis.taps, axis.stride, axis.before) for axis in (rows, columns)), strict=True)
-    images = values.permute(0, 3, 1, 2)  # in channels_last, with the batch in the place of the channels
-    return F.avg_pool2d(images, kernel, stride, padding, divisor_override=1).permute(0, 2, 3, 1).contiguous()
 
 
 def _sums(
