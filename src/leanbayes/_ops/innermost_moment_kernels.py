@@ -106,30 +106,39 @@ def sum_windows(x: Any, rows: Any, columns: Any, out: Any) -> None:
     """
     channels, height, width, batch = x.shape
     high, wide = out.shape[1], out.shape[2]
-    line = np.empty((wide, batch), x.dtype)
+    line = np.empty(wide * batch, x.dtype)
     for c in range(channels):
-        for i in range(high):
-            for j in range(wide):
-                for n in range(batch):
-                    out[c, i, j, n] = 0
+        plane = out[c].reshape(high, wide * batch)
+        plane[:] = 0
         for row in range(height):
-            computed = False
+            values, computed = x[c, row].reshape(-1), False
             for tap in range(rows[0]):
                 ahead = row + rows[2] - tap * rows[3]
                 if ahead < 0 or ahead % rows[1] != 0 or ahead // rows[1] >= high:
                     continue
                 if not computed:
-                    for j in range(wide):
-                        total = line[j]
-                        for n in range(batch):
-                            total[n] = 0
-                        for offset in range(columns[0]):
-                            column = j * columns[1] - columns[2] + offset * columns[3]
-                            if 0 <= column < width:
-                                values = x[c, row, column]
-                                for n in range(batch):
-                                    total[n] += values[n]
+                    _sum_along(values, columns, width, wide, batch, line)
                     computed = True
-                target, source = out[c, ahead // rows[1]].reshape(-1), line.reshape(-1)
-                for n in range(source.size):
-                    target[n] += source[n]
+                target = plane[ahead // rows[1]]
+                for i in range(line.size):
+                    target[i] += line[i]
+
+
+@_kernel
+def _sum_along(values: Any, columns: Any, width: Any, wide: Any, batch: Any, line: Any) -> None:
+    """Sum one row over its windows."""
+    line[:] = 0
+    for tap in range(columns[0]):
+        begin = tap * columns[3] - columns[2]  # output j reads the input j·stride + begin
+        first = max(0, -(begin // columns[1]))
+        last = min(wide, (width - 1 - begin) // columns[1] + 1)
+        if columns[1] == 1 and first < last:  # all of them read one run
+            source, target = values[(first + begin) * batch : (last + begin) * batch], line[first * batch : last * batch]
+            for i in range(target.size):
+                target[i] += source[i]
+            continue
+        for j in range(first, last):
+            place = (j * columns[1] + begin) * batch
+            source, target = values[place : place + batch], line[j * batch : (j + 1) * batch]
+            for i in range(target.size):
+                target[i] += source[i]

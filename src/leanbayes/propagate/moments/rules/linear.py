@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.innermost_moments import is_innermost
 from leanbayes._ops.layer_variance import Geometry, layer_variance, second_moment
 from leanbayes._ops.moments import add_turned, beside, channels_innermost, square
 from leanbayes._ops.positions import folded
@@ -29,7 +30,7 @@ from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, channel_axis, for_each_axis
 from leanbayes.propagate.moments.correlations import Correlations, LinearMap
 from leanbayes.propagate.moments.kinds import RULES, Layer
-from leanbayes.propagate.moments.rules.sparse_linear import Sparse, in_usual_layout, sparse_moments
+from leanbayes.propagate.moments.rules.sparse_linear import Sparse, sparse_moments
 from leanbayes.propagate.moments.tensor import MomentTensor, Setting, expected_of, first_random, variance_of
 from leanbayes.propagate.shared_variance import Shared
 
@@ -60,10 +61,12 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     shares = _shares(call, x, tuple(w.shape[2:])) if box or setting.rank > 0 else None
     means: Means | None = None
     w_square: Tensor | None = None
-    stored = sparse_moments(operation, input, weight, bias, call.options, shares, box)
-    if stored is None:
-        in_usual_layout(input)
-        w = w.dense() if isinstance(w, SparseTensor) else w
+    stored = None
+    if isinstance(w, SparseTensor):
+        stored = sparse_moments(operation, input, weight, bias, call.options, shares, box)
+        w = w if stored is not None else w.dense()
+    if stored is None and isinstance(input, MomentTensor) and is_innermost(x):
+        input.lay_out(channels_innermost)
     x, x_variance = expected_of(input), variance_of(input)  # in the layout that they have now
     mean = call.of_means(x, w, b) if stored is None else stored.mean
     if stored is not None:

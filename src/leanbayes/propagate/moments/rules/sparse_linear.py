@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import sparse
-from leanbayes._ops.innermost_moments import is_innermost
-from leanbayes._ops.moments import channels_innermost, turned
+from leanbayes._ops.moments import turned
 from leanbayes._ops.sparse_moments import Stored, boxed_variance, fits_box, output_moments
 from leanbayes._ops.sparse_plan import Geometry
 from leanbayes._ops.sparse_products import in_autocast
@@ -23,7 +22,7 @@ from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.linear_ops import Operation, along_channels
 from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, variance_of
 
-__all__ = ["Sparse", "SparseMoments", "in_usual_layout", "sparse_moments"]
+__all__ = ["Sparse", "SparseMoments", "sparse_moments"]
 
 _KERNELS = ("blocks", "numba")
 _FEWEST_ENTRIES = 2**12  # of a sparse weight: below, a dense product is quicker than its preparation
@@ -117,12 +116,6 @@ def sparse_moments(
     if x_variance is None:
         return SparseMoments(mean, variance, whole, None, None)
     return SparseMoments(mean, variance, *_for_correlations(whole, stored, even, boxed))
-
-
-def in_usual_layout(input: Any) -> None:
-    """Lay images whose batch is innermost out with their channels innermost, for all other rules."""
-    if isinstance(input, MomentTensor) and is_innermost(input.expected):
-        input.lay_out(channels_innermost)
 
 
 def _fits(operation: Operation, x: Tensor, weight: SparseTensor) -> bool:
