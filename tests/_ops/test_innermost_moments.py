@@ -57,7 +57,9 @@ def test_products_of_neighbours_equal_those_of_the_other_layout(size):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("taps", "stride", "padding", "dilation"), [(3, 1, 1, 1), (3, 2, 1, 1), (2, 1, 3, 4), (5, 3, 2, 2)])
+@pytest.mark.parametrize(
+    ("taps", "stride", "padding", "dilation"), [(3, 1, 1, 1), (3, 2, 1, 1), (2, 1, 3, 4), (5, 3, 2, 2)]
+)
 def test_sums_over_windows_are_convolutions_by_ones(taps, stride, padding, dilation, dtype):
     x, _ = (part.to(dtype) for part in images(6))
     axes = [Axis(n, taps, stride, padding, padding, dilation) for n in x.shape[2:]]

@@ -46,7 +46,7 @@ def batch_first(sums, like):
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.")  # torch, of its own copy
-@settings(max_examples=50, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=30, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(convolutions(), st.booleans(), st.integers(0, 2**31))
 def test_moments_equal_those_of_the_dense_operations(case, random, seed):
     torch.manual_seed(seed)
@@ -63,7 +63,7 @@ def test_moments_equal_those_of_the_dense_operations(case, random, seed):
 
 
 @pytest.mark.filterwarnings("ignore:Using padding=.same.")  # torch, of its own copy
-@settings(max_examples=50, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=30, deadline=None, derandomize=True, phases=[Phase.generate])
 @given(convolutions(), st.booleans(), st.integers(0, 2**31))
 def test_a_boxed_variance_has_kernels_that_are_even_over_their_window(case, random, seed):
     torch.manual_seed(seed)

@@ -133,7 +133,10 @@ def _sum_along(values: Any, columns: Any, width: Any, wide: Any, batch: Any, lin
         first = max(0, -(begin // columns[1]))
         last = min(wide, (width - 1 - begin) // columns[1] + 1)
         if columns[1] == 1 and first < last:  # all of them read one run
-            source, target = values[(first + begin) * batch : (last + begin) * batch], line[first * batch : last * batch]
+            source, target = (
+                values[(first + begin) * batch : (last + begin) * batch],
+                line[first * batch : last * batch],
+            )
             for i in range(target.size):
                 target[i] += source[i]
             continue

@@ -88,9 +88,7 @@ def norm_variances(
     """
     out, sums = torch.empty_like(x), x.new_zeros(x.shape[1], 2, len(x))
     vectors = map(_vector, (centre, on_variance, on_square, added))
-    _by_channel(
-        "norm_variances", [_planes(x), _planes(variance), *vectors, _planes(out), np.asarray(sums)]
-    )
+    _by_channel("norm_variances", [_planes(x), _planes(variance), *vectors, _planes(out), np.asarray(sums)])
     return out, sums.permute(2, 1, 0)
 
 

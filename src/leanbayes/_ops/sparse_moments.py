@@ -6,8 +6,9 @@ have the shape (channels, …, batch) in contiguous memory, as in `leanbayes._op
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ _SMALL = 2**19  # products that one thread finishes before a second one has begu
 _PIECES = 4  # pieces of work for each thread, so that none waits long for another
 
 
-class Stored(NamedTuple):
+@dataclass(frozen=True)
+class Stored:
     """The stored entries of a weight.
 
     Attributes:
@@ -92,14 +94,17 @@ def boxed_variance(x: Tensor, v: Tensor, weight: Stored, shares: Tensor, geometr
     one = Geometry(geometry.outputs, geometry.inputs, 1, (Axis(1), Axis(v.shape[-3]), Axis(v.shape[-2])))
     if not strided:
         out = _sums(x, v, None, second, variance, fold.index, one)[1]
-        return out if taps == 1 else sum_windows(out.view(-1, *v.shape[-3:]), rows, columns).flatten(1, 2)
+        if taps == 1 and geometry.positions == geometry.sizes:
+            return out
+        return sum_windows(out.view(geometry.outputs, *v.shape[-3:]), rows, columns).flatten(1, 2)
     out = _sums(v, v, None, second, None, fold.index, one)[1]
     if squares is not None and variance is not None:
         out.add_(_sums(squares, squares, None, variance, None, fold.index, one)[1])
     return out
 
 
-class _Fold(NamedTuple):
+@dataclass(frozen=True)
+class _Fold:
     """Which entries of a weight (outputs, inputs, …offsets) have one output and one input.
 
     Attributes:

@@ -53,7 +53,7 @@ def batch_norm(
 
 
 def _norm_of_innermost(x: Tensor, mean: Tensor, scale: Tensor, gain: Any, offset: Any) -> Tensor | None:
-    """Norm images by known statistics in their layout, if the batch is innermost; torch would copy them into another."""
+    """Norm images by known statistics if the batch is innermost: torch would copy them into another layout."""
     if not innermost_moments.takes(x) or mean.dtype != x.dtype:
         return None
     factor = scale if gain is None else scale * gain

@@ -105,9 +105,12 @@ def sparse_moments(
         moments = sparse.linear_moments if operation is F.linear else sparse.conv_moments
         mean, variance = moments(_batch_innermost(x), stored.index, shape, stored.mean, stored.variance, **options)
     else:
-        input.lay_out(_batch_innermost)
+        if input.dim() == 4:
+            input.lay_out(_batch_innermost)
         even = None if shares is None else shares / shares.mean().clamp_min(1e-12)
         mean, variance = _of_random_input(input, stored, shape, geometry, even if boxed else None, options)
+    if operation is F.linear:  # rows go on as rows
+        mean, variance = mean.contiguous(), variance.contiguous()
     if bias is not None:
         mean = mean.add_(along_channels(operation, expected_of(bias), mean))
         b_variance = variance_of(bias)
@@ -152,7 +155,7 @@ def _of_random_input(
     options: dict[str, Any],
 ) -> tuple[Tensor, Tensor]:
     """Return mean and variance without the bias; with ``shares``, kernels of variances are even over their window."""
-    x, v = (part.movedim(0, -1) for part in (input.expected, input.variance))
+    x, v = (_batch_innermost(part).movedim(0, -1) for part in (input.expected, input.variance))
     size = (geometry.outputs, *geometry.positions[5 - input.dim() :], len(input))
     if shares is None:
         moments = output_moments(x, v, stored, geometry)
