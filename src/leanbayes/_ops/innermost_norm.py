@@ -75,9 +75,8 @@ class _NormOfRows(torch.autograd.Function):
         """Compute the result and the statistics in one sweep."""
         out = torch.empty_strided(x.shape, x.stride())  # no view, so it may be rectified in place
         mean, variance, inverse = torch.empty(3, x.shape[1], dtype=torch.float64).unbind()
-        slope, level = torch.empty(2, x.shape[1]).unbind()
-        _run("norm", [rows_of(x), gain, offset, rows_of(out), mean, variance, inverse, slope, level], eps)
-        ctx.save_for_backward(x, gain, offset, mean, inverse, slope, level)
+        _run("norm", [rows_of(x), gain, offset, rows_of(out), mean, variance, inverse], eps)
+        ctx.save_for_backward(x, gain, offset, mean, inverse)
         ctx.eps = eps
         ctx.mark_non_differentiable(mean, variance)
         return out, mean, variance
@@ -85,36 +84,40 @@ class _NormOfRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         """Return the gradients in one sweep, or by operations of torch where they are themselves differentiated."""
-        x, gain, offset, mean, inverse = ctx.saved_tensors[:5]
+        x, gain, offset, mean, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
             whole = F.batch_norm(x, None, None, gain, offset, True, 0.0, ctx.eps)
             wanted = [value for value, needed in zip((x, gain, offset), ctx.needs_input_grad, strict=False) if needed]
             results = iter(torch.autograd.grad(whole, wanted, gradient, create_graph=True))
             return *(next(results) if needed else None for needed in ctx.needs_input_grad[:3]), None
-        of_x, of_gain, of_offset = torch.empty_strided(x.shape, x.stride()), gain.new_empty(len(gain)), gain.new_empty(len(gain))
-        pulled = [rows_of(gradient), rows_of(x), gain, mean, inverse, rows_of(of_x), of_gain, of_offset]
-        _run("pull_back", pulled)
+        of_x, of_gain, of_offset = (
+            torch.empty_strided(x.shape, x.stride()),
+            torch.empty_like(gain),
+            torch.empty_like(offset),
+        )
+        _run("pull_back", [rows_of(gradient), rows_of(x), gain, mean, inverse, rows_of(of_x), of_gain, of_offset])
         return of_x, of_gain, of_offset, None
 
 
 class _NormAgain:
-    """The output of a norm as ax + b with the input x of the norm, by the instructions of its forward pass."""
+    """The output a(x − m) + b of a norm from its input x, by the instructions of its forward pass."""
 
-    def __init__(self, x: Tensor, slope: Tensor, level: Tensor) -> None:
-        self.x, self.like, self.channels = Saved(x), x.detach(), [slope, level]
+    def __init__(self, x: Tensor, gain: Tensor, offset: Tensor, mean: Tensor, inverse: Tensor) -> None:
+        self.x, self.like = Saved(x), x.detach()
+        # Copies of a few numbers, so that nobody can change them.
+        self.channels = [(gain.detach() * inverse).float(), mean.float(), offset.detach().clone()]
 
     @staticmethod
     def of(node: Any) -> "_NormAgain":
-        """Read x, a and b from the node of the norm."""
-        saved = node.saved_tensors
-        return _NormAgain(saved[0], *saved[5:])
+        """Read what is needed from the node of the norm."""
+        return _NormAgain(*node.saved_tensors)
 
     def value(self) -> Tensor:
-        """Compute ax + b."""
+        """Compute a(x − m) + b."""
         return self._computed("scaled")
 
     def rectified(self, plus: Tensor | None) -> Tensor:
-        """Compute max(ax + b + p, 0) in one sweep."""
+        """Compute max(a(x − m) + b + p, 0) in one sweep."""
         return self._computed("rectified") if plus is None else self._computed("rectified_sum", plus)
 
     def _computed(self, kernel: str, *more: Tensor) -> Tensor:

@@ -15,19 +15,44 @@ __all__ = ["norm", "pull_back", "rectified", "rectified_sum", "scaled"]
 
 
 @_kernel
-def _affine(row: Any, slope: Any, level: Any, target: Any) -> None:
-    """Write ax + b, in instructions that do not depend on where a and b come from."""
+def _scale(row: Any, a: Any, m: Any, b: Any, target: Any) -> None:
+    """Write a(x − m) + b without reordering the operations, whose bits must be those of the other kernels."""
     for i in range(row.size):
-        target[i] = slope * row[i] + level
+        target[i] = a * (row[i] - m) + b
+
+
+@_kernel
+def scaled(x: Any, slope: Any, centre: Any, level: Any, out: Any) -> None:
+    """Write a(x − m) + b for each row."""
+    for c in range(x.shape[0]):
+        _scale(x[c], slope[c], centre[c], level[c], out[c])
+
+
+@_kernel
+def rectified(x: Any, slope: Any, centre: Any, level: Any, out: Any) -> None:
+    """Write max(a(x − m) + b, 0) for each row; what is no number stays so."""
+    for c in range(x.shape[0]):
+        row, target, a, m, b = x[c], out[c], slope[c], centre[c], level[c]
+        for i in range(row.size):
+            value = a * (row[i] - m) + b
+            target[i] = f(0) if value < f(0) else value
+
+
+@_kernel
+def rectified_sum(x: Any, slope: Any, centre: Any, level: Any, plus: Any, out: Any) -> None:
+    """Write max((a(x − m) + b) + p, 0) for each row."""
+    for c in range(x.shape[0]):
+        row, term, target, a, m, b = x[c], plus[c], out[c], slope[c], centre[c], level[c]
+        for i in range(row.size):
+            value = (a * (row[i] - m) + b) + term[i]
+            target[i] = f(0) if value < f(0) else value
 
 
 @_sums
-def norm(
-    x: Any, gain: Any, offset: Any, out: Any, mean: Any, variance: Any, inverse: Any, slope: Any, level: Any, eps: float
-) -> None:
+def norm(x: Any, gain: Any, offset: Any, out: Any, mean: Any, variance: Any, inverse: Any, eps: float) -> None:
     """Write γ(x − μ)/s + β for each row, its mean μ, its biased variance, and 1/s = 1/√(variance + ε).
 
-    Also write a = γ/s and b = β − μγ/s, from which `scaled` computes the same bits again.
+    `scaled` computes the same bits again from a = γ/s, m = μ and b = β.
     """
     count = x.shape[1]
     for c in range(x.shape[0]):
@@ -35,36 +60,7 @@ def norm(
         centre, spread = mean_and_squares(row)
         mean[c], variance[c] = centre, spread / count
         inverse[c] = 1 / np.sqrt(spread / count + eps)
-        slope[c] = f(gain[c] * inverse[c])
-        level[c] = f(offset[c] - f(centre) * slope[c])
-        _affine(row, slope[c], level[c], out[c])
-
-
-@_kernel
-def scaled(x: Any, slope: Any, level: Any, out: Any) -> None:
-    """Write ax + b for each row."""
-    for c in range(x.shape[0]):
-        _affine(x[c], slope[c], level[c], out[c])
-
-
-@_kernel
-def rectified(x: Any, slope: Any, level: Any, out: Any) -> None:
-    """Write max(ax + b, 0) for each row; what is no number stays so."""
-    for c in range(x.shape[0]):
-        row, target, a, b = x[c], out[c], slope[c], level[c]
-        for i in range(row.size):
-            value = a * row[i] + b
-            target[i] = f(0) if value < f(0) else value
-
-
-@_kernel
-def rectified_sum(x: Any, slope: Any, level: Any, plus: Any, out: Any) -> None:
-    """Write max((ax + b) + p, 0) for each row."""
-    for c in range(x.shape[0]):
-        row, term, target, a, b = x[c], plus[c], out[c], slope[c], level[c]
-        for i in range(row.size):
-            value = (a * row[i] + b) + term[i]
-            target[i] = f(0) if value < f(0) else value
+        _scale(row, f(gain[c] * inverse[c]), f(centre), offset[c], out[c])
 
 
 @_sums
