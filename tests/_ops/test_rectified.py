@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import leanbayes as lb
 from leanbayes._ops import rectified, sparse
 from leanbayes._ops.rectified import Rectified, Saved, release, remember
+from leanbayes.evaluation.cost.resources import peak_memory
+from leanbayes.subspace.storage import keep_layout
 
 pytest.importorskip("numba")
 
@@ -49,9 +51,9 @@ def images(dtype=torch.float32):
     return torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-def gradients(model, x, **options):
+def gradients(model, x):
     model.zero_grad()
-    model(x).pow(2).sum().backward(**options)
+    model(x).pow(2).sum().backward()
     return [p.grad.clone() for p in model.parameters()]
 
 
@@ -91,10 +93,13 @@ def test_gradients_are_equal_bit_for_bit(monkeypatch, inplace):
 def test_gradients_are_those_of_the_plain_network_in_float64():
     model = network()
     plain = lb.densify(model).double()
-    results = [p.grad for p in (model.zero_grad(), model(images()).pow(2).sum().backward(), model)[2][1].parameters()]
+    model(images()).pow(2).sum().backward()
     plain(images(torch.float64)).pow(2).sum().backward()
-    for result, truth in zip(results, [p.grad for p in plain[1].parameters()], strict=True):
-        torch.testing.assert_close(result.double(), truth, rtol=2e-3, atol=2e-3)
+    truths = dict(plain.named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in truths:
+            truth = truths[name].grad
+            assert (parameter.grad - truth).norm() <= 1e-4 * truth.norm() + 1e-4, name
 
 
 @pytest.mark.parametrize("change", ["eval", "double", "gelu", "autocast", "nothing normed"])
@@ -112,36 +117,15 @@ def test_other_networks_are_as_before(monkeypatch, change):
                         setattr(module, name, nn.Identity())
         with torch.autocast("cpu", torch.bfloat16, enabled=change == "autocast"):
             loss = model(x).float().pow(2).sum()
-        used = [p for p in model.parameters()]
-        return [g for g in torch.autograd.grad(loss, used, allow_unused=True) if g is not None]
+        found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        return [gradient for gradient in found if gradient is not None]
 
     with keeping(monkeypatch):
         expected = result()
     equal(result(), expected)
 
 
-def saved_bytes(output):
-    """The bytes that a graph keeps for its backward pass."""
-    storages, nodes, seen = {}, [output.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [source for source, _ in node.next_functions]
-        raws = [getattr(node, name) for name in dir(node) if name.startswith("_raw_saved")]
-        for raw in [r for raw in raws for r in (raw if isinstance(raw, tuple) else [raw])]:
-            if raw is None or type(raw).__name__ != "SavedTensor" or raw.unpack_hook is not None:
-                continue
-            tensor = raw.data
-            if tensor is not None:
-                storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return sum(storages.values())
-
-
 def test_less_is_kept(monkeypatch):
-    from leanbayes.evaluation.cost.resources import peak_memory
-
     model, x = network(), images()
     gradients(model, x)
     with keeping(monkeypatch):
@@ -180,7 +164,7 @@ def test_a_value_is_dropped_after_its_last_use(monkeypatch):
 @pytest.mark.parametrize("quietly", [False, True])
 def test_changes_in_place_are_an_error(quietly):
     conv, norm = lb.make_sparse(nn.Conv2d(16, 16, 3), 0.2, dense=()), nn.Sequential(nn.BatchNorm2d(16))
-    lb.subspace.storage.keep_layout(norm)
+    keep_layout(norm)
     x = torch.randn(64, 16, 8, 8, requires_grad=True)
     y = F.relu(norm(x))
     result = conv(y)
@@ -188,11 +172,6 @@ def test_changes_in_place_are_an_error(quietly):
         y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
-    z = x * 1
-    result = conv(F.relu(norm(z)))
-    z.data  # noqa: B018
-    with torch.no_grad():
-        sparse.batch_innermost(z)
     inner = sparse.batch_innermost(x * 1)
     result = conv(F.relu(norm(inner)))
     with torch.no_grad():
@@ -235,8 +214,10 @@ def test_two_threads_through_one_graph():
         results[number] = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     for result in results:
         equal(result, expected)
 
@@ -269,7 +250,7 @@ class Product(torch.autograd.Function):
 
 
 def test_gradcheck_and_second_derivatives_in_float64(monkeypatch):
-    monkeypatch.setattr(rectified, "_LEAST", 1)
+    monkeypatch.setattr(rectified, "_LEAST", 1)  # numbers
 
     def function(x, w):
         y = x

@@ -81,9 +81,10 @@ class Rectified:
         witness.data = y.new_empty(0)
         self.witness, self.address = Saved(witness), y.data_ptr()
         self.like, self.norm = norm.like, norm
-        self.depth = 1 + shortcut.depth if isinstance(shortcut, Rectified) else 1
+        self.depth: int = 1 + shortcut.depth if isinstance(shortcut, Rectified) else 1
         self.shortcut = User(shortcut) if isinstance(shortcut, Rectified) else shortcut
-        self._lock, self._value = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._value: Tensor | None = None
         self._users, self._served = weakref.WeakSet[User](), weakref.WeakSet[User]()
 
     def is_value(self, y: Tensor) -> bool:
@@ -99,7 +100,7 @@ class Rectified:
         """Return the activation to a user, or raise torch's error if the tensor with its values was changed."""
         self.witness.get()
         with self._lock:
-            value: Tensor = self._compute() if self._value is None else self._value
+            value = self._compute() if self._value is None else self._value
             self._served.add(user)
             waiting = len(self._served) < len(self._users)
             self._value = value if waiting else None
@@ -136,7 +137,8 @@ def remember(result: Tensor, norm: Callable[[Any], Norm | None]) -> Tensor:
             which would then hold itself.
     """
     if not is_watched(result) and result.grad_fn is not None:
-        result.grad_fn.metadata[_NORM] = norm
+        node: Any = result.grad_fn  # whose metadata torch declares as a method
+        node.metadata[_NORM] = norm
     return result
 
 
@@ -151,7 +153,8 @@ def release(y: Tensor, saved: Tensor, result: Tensor) -> None:
         saved: the tensor that the product has saved first, which is ``y`` or a view of it in the order of its kernels.
         result: a result of the product, which is the output of a `torch.autograd.Function`.
     """
-    rectifier, product = y.grad_fn, result.grad_fn
+    rectifier: Any = y.grad_fn
+    product: Any = result.grad_fn
     if rectifier is None or product is None or rectifier.name() != "ReluBackward0" or y.numel() < _LEAST:
         return
     if is_watched(y) or saved.data_ptr() != y.data_ptr() or saved.numel() != y.numel():
@@ -173,7 +176,7 @@ def release(y: Tensor, saved: Tensor, result: Tensor) -> None:
 
 def is_watched(tensor: Tensor) -> bool:
     """Return whether somebody traces or transforms operations on a tensor, or has hooks for saved tensors."""
-    if type(tensor) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if type(tensor) not in (Tensor, nn.Parameter) or torch.compiler.is_compiling() or _in_jit_trace():
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return True
@@ -184,7 +187,7 @@ def is_watched(tensor: Tensor) -> bool:
 def _rectified(rectifier: Any, y: Tensor) -> Rectified | None:
     """Return the output y of a rectifier as a function of tensors that are kept anyway, or None."""
     source, number = rectifier.next_functions[0]
-    nodes = [(source, number)]
+    nodes: Any = [(source, number)]
     if source is not None and source.name() == "AddBackward0":
         nodes = source.next_functions if source._saved_alpha == 1 else ()
     terms = [None if node is None or number else _term(node) for node, number in nodes]
@@ -208,6 +211,10 @@ def _term(node: Any) -> Norm | Rectified | Saved | None:
         return norm
     activation: Rectified | Saved | None = metadata.get(_ACTIVATION, lambda: None)()
     return activation
+
+
+def _in_jit_trace() -> bool:
+    return torch._C._get_tracing_state() is not None
 
 
 def _is_output(rectifier: Any, y: Tensor) -> bool:
