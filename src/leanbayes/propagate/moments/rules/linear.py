@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import sparse
+from leanbayes._ops.box_variance import Windows, box_variance
 from leanbayes._ops.layer_variance import Geometry, layer_variance, second_moment
 from leanbayes._ops.moments import add_turned, beside, channels_innermost, square, turned
 from leanbayes._ops.positions import folded
@@ -143,6 +144,14 @@ class Call(NamedTuple):
         names = "stride padding dilation output_padding"
         stride, padding, dilation, output_padding = (for_each_axis(options[name], rank) for name in names.split())
         return stride, padding, dilation, transposed, output_padding, options["groups"]
+
+    def windows(self, window: tuple[int, ...]) -> Windows | None:
+        """Return the windows of a convolution of images; None for any other operation."""
+        if self.operation is not F.conv2d or isinstance(self.options["padding"], str):
+            return None
+        steps = (for_each_axis(self.options[name], 2) for name in ("stride", "padding", "dilation"))
+        rows, columns = zip(window, *steps, strict=True)
+        return rows, columns
 
     def of_means(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
         """Apply the operation itself. Small images under large filters have their channels outermost meanwhile.
@@ -313,7 +322,11 @@ def _variance_in_boxes(
         return box(operation(value, matrix))
 
     means: Means | None = None
-    if w_folded is None:
+    windows = None if w_folded is None else call.windows(window)
+    swept = None if windows is None else _sweep_boxes(windows, x, x_variance, matrix)
+    if swept is not None:
+        variance, means = swept
+    elif w_folded is None:
         variance = passed(x_variance)
     elif (
         torch.is_grad_enabled()
@@ -327,6 +340,19 @@ def _variance_in_boxes(
     if b_variance is not None:
         variance = variance + along_channels(operation, b_variance, variance)
     return variance, w_square, None if w_folded is None else Dense(w_folded), means
+
+
+def _sweep_boxes(
+    windows: Windows, x: Tensor, x_variance: Tensor, matrix: Tensor
+) -> tuple[Tensor, Means | None] | None:
+    """Do the same in few sweeps over memory, without the bias; return None if they do not take these tensors."""
+    window_size = math.prod(window for window, *_ in windows)
+    swept = box_variance(x, x_variance, matrix / window_size, windows)
+    if swept is None:
+        return None
+    variance, sums = swept
+    mean, square, spread = (part[..., None, None] / math.prod(x.shape[2:]) for part in sums.unbind(1))
+    return variance, (mean, square, spread)
 
 
 def _folded_square(w: Tensor, shares: Tensor) -> Tensor:
