@@ -347,7 +347,7 @@ def _sweep_boxes(
 ) -> tuple[Tensor, Means | None] | None:
     """Do the same in few sweeps over memory, without the bias; return None if they do not take these tensors."""
     window_size = math.prod(window for window, *_ in windows)
-    swept = box_variance(x, x_variance, matrix / window_size, windows)
+    swept = box_variance(x, x_variance, matrix.flatten(1) / window_size, windows)
     if swept is None:
         return None
     variance, sums = swept
