@@ -140,7 +140,7 @@ def test_the_backward_pass_of_a_residual_net_keeps_little(monkeypatch):
         return sum(sizes.values())
 
     carried = bytes_kept(lambda: lb.moments(bnn, x, by=lb.propagate.Moments(rank=0, kernels="exact")), bnn)
-    assert carried < 2.05 * bytes_kept(lambda: plain(x), plain)
+    assert carried < 2.15 * bytes_kept(lambda: plain(x), plain)
 
 
 CONVOLUTIONS = {

@@ -160,7 +160,7 @@ class Call(NamedTuple):
         """
         operation, args, kwargs = self
         small = operation is F.conv2d and x.dim() == 4 and x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if not small or torch.is_grad_enabled() or x.is_contiguous():
+        if not small or x.is_contiguous():
             return operation(x, w, b, *args, **kwargs)
         if 2 * x.numel() >= w.numel() or w.shape[2] * w.shape[3] == 1:
             return operation(x, w, b, *args, **kwargs)
