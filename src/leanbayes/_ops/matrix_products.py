@@ -19,8 +19,8 @@ _POSITIONS = 512  # of an image, above which the gradient of the matrix takes tw
 _POINT = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, transposed, output padding, groups
 
 
-def times_matrix(value: Tensor, matrix: Tensor) -> Tensor:
-    """Return value @ matrixᵀ, where the last axis of ``value`` has as many numbers as a row of ``matrix``.
+def times_matrix(value: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return value @ matrixᵀ + bias, as `torch.nn.functional.linear` does.
 
     >>> times_matrix(torch.ones(2, 3), torch.ones(4, 3))
     tensor([[3., 3., 3., 3.],
@@ -28,8 +28,8 @@ def times_matrix(value: Tensor, matrix: Tensor) -> Tensor:
     """
     images = _number_of_images(value, matrix)
     if images is None:
-        return F.linear(value, matrix)
-    product = F.conv2d(_as_images(value, images), matrix[:, :, None, None])
+        return F.linear(value, matrix, bias)
+    product = F.conv2d(_as_images(value, images), matrix[:, :, None, None], bias)
     return product.permute(0, 2, 3, 1).reshape(*value.shape[:-1], len(matrix))
 
 
