@@ -12,7 +12,7 @@ from torch import Tensor
 
 __all__ = ["against_rows", "times_matrix"]
 
-_LEAST = 2**18  # products of two numbers, below which the calls cost more than is saved
+_LEAST = 2**22  # products of two numbers, below which the calls cost more than is saved
 _FEWEST_IMAGES = 16  # with which torch takes oneDNN for convolutions by 1x1
 _MOST_IMAGES = 256
 _POSITIONS = 512  # of an image, above which the gradient of the matrix takes twice as long
