@@ -12,8 +12,8 @@
 
     python benchmarks/moments_cost.py [--batch 64] [--rounds 8] [--threads 2] [--parts step memory] [--cpu-time]
 
-With ``--parts`` the other parts of the record stay as they are. On a busy machine, ``--threads 1 --cpu-time`` counts the
-seconds of the processor instead of those of the clock.
+With ``--parts`` the other parts of the record stay as they are. On a busy machine, ``--threads 1 --cpu-time`` counts
+the seconds of the processor instead of those of the clock.
 """
 
 import argparse
@@ -48,7 +48,9 @@ def without_gradients(function: Callable[[], object]) -> Callable[[], object]:
     return torch.no_grad()(function)
 
 
-def predictions(plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, rounds: int, clock: Clock) -> dict[str, Any]:
+def predictions(
+    plain: nn.Module, bayesian: dict[str, lb.Bayesian], x: Tensor, rounds: int, clock: Clock
+) -> dict[str, Any]:
     """Measure one pass of every kind in turns: seconds, and ratios to the plain pass."""
     plain.eval()
     innermost = copy.deepcopy(plain).to(memory_format=torch.channels_last)

@@ -125,7 +125,7 @@ def _release(taken: list[_Taken], mine: _Taken) -> None:
 
 
 def modules_inside(*modules: nn.Module) -> set[nn.Module]:
-    """Return these modules and all inside them; `torch.nn.Module.modules` also makes a name for each, which takes longer.
+    """Return these modules and all inside them, without their names, which `torch.nn.Module.modules` spells out.
 
     >>> len(modules_inside(nn.Sequential(nn.Linear(1, 1), nn.ReLU())))
     3

@@ -85,7 +85,9 @@ def test_gradients_of_some_tensors_alone(needed):
     every = torch.autograd.grad(swept[0].square().sum(), tensors)
     some = [t.detach().requires_grad_(i in needed) for i, t in enumerate(tensors)]
     variance, _ = box_variance(*some, WINDOWS["3x3"])
-    for i, gradient in zip(needed, torch.autograd.grad(variance.square().sum(), [some[i] for i in needed]), strict=True):
+    for i, gradient in zip(
+        needed, torch.autograd.grad(variance.square().sum(), [some[i] for i in needed]), strict=True
+    ):
         torch.testing.assert_close(gradient, every[i])
 
 

@@ -44,6 +44,7 @@ def against_rows(left: Tensor, right: Tensor) -> Tensor:
     if images is None or left.dtype != right.dtype:
         return left.flatten(0, -2).mT @ right.flatten(0, -2)
     pair = _as_images(left, images), _as_images(right, images)
+    product: Tensor
     _, product, _ = torch.ops.aten.convolution_backward(
         *pair, matrix[:, :, None, None], None, *_POINT, [False, True, False]
     )
