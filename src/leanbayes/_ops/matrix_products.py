@@ -8,7 +8,7 @@ several threads; so the rows are divided among that many images. The results agr
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["against_rows", "times_matrix"]
 
@@ -53,12 +53,13 @@ def against_rows(left: Tensor, right: Tensor) -> Tensor:
 
 def _number_of_images(value: Tensor, matrix: Tensor) -> int | None:
     """Return among how many images the rows are to be divided; None if a convolution does not pay or is impossible."""
-    if torch.compiler.is_compiling():  # before any question about sizes, which would fix them in the graph
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # the number of images would be fixed in the graph
         return None
     rows = value.numel() // max(value.shape[-1], 1)
     if rows < _FEWEST_IMAGES or value.numel() * len(matrix) < _LEAST:
         return None
-    if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in (value, matrix)):
+    plain = all(type(t) in (Tensor, nn.Parameter) for t in (value, matrix))
+    if not plain or any(t.dtype != torch.float32 or t.device.type != "cpu" for t in (value, matrix)):
         return None
     if torch._C._functorch.maybe_current_level() or not torch.backends.mkldnn.is_available():
         return None

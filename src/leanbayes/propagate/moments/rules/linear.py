@@ -155,9 +155,7 @@ class Call(NamedTuple):
         return rows, columns
 
     def of_means(self, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-        """Apply the operation, if it is a linear layer as the product that is fastest here.
-
-        Small images under large filters have their channels outermost meanwhile.
+        """Apply the operation itself. Small images under large filters have their channels outermost meanwhile.
 
         The convolutions of the CPU then take 0.7 of the time, because they rearrange the filters faster in that layout.
         """
