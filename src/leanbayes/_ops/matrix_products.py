@@ -53,7 +53,7 @@ def against_rows(left: Tensor, right: Tensor) -> Tensor:
 
 def _number_of_images(value: Tensor, matrix: Tensor) -> int | None:
     """Return among how many images the rows are to be divided; None if a convolution does not pay or is impossible."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # the number of images would be fixed in the graph
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state():  # a graph would fix the number of images
         return None
     rows = value.numel() // max(value.shape[-1], 1)
     if rows < _FEWEST_IMAGES or value.numel() * len(matrix) < _LEAST:
