@@ -23,7 +23,7 @@ from torch.func import functional_call
 from leanbayes._sharding import Part
 from leanbayes.errors import InputError
 
-__all__ = ["LateTensors", "call_with", "exclusive", "inside_pass"]
+__all__ = ["LateTensors", "call_with", "exclusive", "inside_pass", "modules_inside"]
 
 _PATIENCE = 120.0  # seconds that a recomputation waits for the lock, which its own waiting caller may hold on a GPU
 
@@ -45,9 +45,8 @@ class _Locks:
         self.table: weakref.WeakKeyDictionary[nn.Module, _Lock] = weakref.WeakKeyDictionary()
         self.guard = threading.Lock()
 
-    def of(self, modules: tuple[nn.Module, ...]) -> list[_Lock]:
-        """Return the locks of these modules and of all modules inside them, in their one order."""
-        inside = {child for module in modules for child in module.modules()}
+    def of(self, inside: set[nn.Module]) -> list[_Lock]:
+        """Return the locks of these modules, which are all modules of some models, in their one order."""
         with self.guard:
             known = {lock for child in inside if (lock := self.table.get(child)) is not None}
             new = next(iter(known)) if len(known) == 1 else None
@@ -62,11 +61,19 @@ class _Locks:
 _LOCKS = _Locks()
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """Locks that a thread holds, and all modules that they were taken for."""
+
+    locks: list[_Lock]
+    inside: set[nn.Module]
+
+
 class _Held(threading.local):
-    """The locks that this thread holds, by the identities of the modules that they were taken for."""
+    """What this thread holds, the innermost context last."""
 
     def __init__(self) -> None:
-        self.locks: dict[tuple[int, ...], list[_Lock]] = {}
+        self.taken: list[_Taken] = []
 
 
 _held = _Held()
@@ -92,11 +99,14 @@ def exclusive(*modules: nn.Module, patience: float = -1) -> Iterator[None]:
         modules: the modules; models that have a module in common exclude each other, too.
         patience: for how many seconds to wait; for ever by default.
     """
-    key = tuple(map(id, modules))
-    known = _held.locks.get(key)  # the context is entered again: nobody need look for the locks
-    locks = _LOCKS.of(modules) if known is None else known
+    known = next((taken for taken in _held.taken if taken.inside.issuperset(modules)), None)
+    if known is None:  # otherwise nobody need look for the locks: an outer context of this thread holds them
+        inside = modules_inside(*modules)
+        mine = _Taken(_LOCKS.of(inside), inside)
+    else:
+        mine = known
     with ExitStack() as stack:
-        for lock in locks:
+        for lock in mine.locks:
             if not lock.lock.acquire(timeout=patience):
                 raise InputError(
                     "the model is in use by another thread, which seems to wait for this one: a checkpoint cannot be "
@@ -104,9 +114,30 @@ def exclusive(*modules: nn.Module, patience: float = -1) -> Iterator[None]:
                 )
             stack.callback(lock.lock.release)
         if known is None:
-            _held.locks[key] = locks
-            stack.callback(_held.locks.pop, key, None)
+            _held.taken.append(mine)
+            stack.callback(_release, _held.taken, mine)
         yield
+
+
+def _release(taken: list[_Taken], mine: _Taken) -> None:
+    """Forget what is not held any more. Contexts of generators may end in another order than they began."""
+    taken[:] = [one for one in taken if one is not mine]
+
+
+def modules_inside(*modules: nn.Module) -> set[nn.Module]:
+    """Return these modules and all inside them, without their names, which `torch.nn.Module.modules` spells out.
+
+    >>> len(modules_inside(nn.Sequential(nn.Linear(1, 1), nn.ReLU())))
+    3
+    """
+    inside: set[nn.Module] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module not in inside:
+            inside.add(module)
+            waiting.extend(module.children())
+    return inside
 
 
 class LateTensors:

@@ -6,8 +6,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from leanbayes._ops import innermost_norm
-from leanbayes._ops.innermost_norm import kernel_fits, norm_of_rows
+from leanbayes._ops.innermost_norm import batch_norm, kernel_fits, rows_of
 from leanbayes.subspace.storage import keep_layout
+
+
+def norm_of_rows(rows, gain, offset, eps):
+    normed, mean, variance = batch_norm(rows.t(), gain, offset, eps)
+    return normed.t(), mean, variance
 
 
 def leaves(channels, count, level=0.0):
@@ -84,7 +89,7 @@ def test_a_module_tracks_statistics_as_torch_does(momentum, tracks, monkeypatch)
     theirs = nn.BatchNorm2d(16, momentum=momentum, track_running_stats=tracks).double()
     keep_layout(ours)
     calls = []
-    monkeypatch.setattr(innermost_norm, "norm_of_rows", lambda *a: calls.append(1) or norm_of_rows(*a))
+    monkeypatch.setattr(innermost_norm, "batch_norm", lambda *a: calls.append(1) or batch_norm(*a))
     for _ in range(3):
         x = torch.randn(64, 16, 5, 5) * 2 + 1
         torch.testing.assert_close(ours(x).double(), theirs(x.double()), atol=1e-5, rtol=1e-5)
@@ -103,3 +108,30 @@ def test_unusual_tensors_take_the_way_of_torch():
     assert not kernel_fits(rows.detach(), None, None)
     assert not kernel_fits(rows.detach(), gain.double(), offset)
     assert not kernel_fits(rows.detach()[:, :100], gain, offset)
+
+
+def test_the_result_has_the_strides_of_the_input_and_may_be_rectified_in_place():
+    x = torch.randn(16, 5, 5, 64).movedim(-1, 0).requires_grad_()
+    normed = batch_norm(x, torch.ones(16), torch.zeros(16), 1e-5)[0]
+    assert normed.stride() == x.stride()
+    assert rows_of(normed).is_contiguous()
+    assert F.relu_(normed).grad_fn.name() == "ReluBackward0"
+
+
+@pytest.mark.parametrize("count", [2, 37, 5000])
+def test_the_output_is_computed_again_with_the_same_bits(count):
+    rows, gain, offset = leaves(33, count, 3.0)
+    normed = batch_norm(rows.t(), gain, offset, 1e-5)[0]
+    again, plus = innermost_norm._NormAgain.of(normed.grad_fn), torch.randn(33, count).t()
+    assert torch.equal(again.value(), normed)
+    assert torch.equal(again.rectified(None), F.relu(normed))
+    assert torch.equal(again.rectified(plus), F.relu(plus + normed))
+
+
+def test_what_is_no_number_is_computed_again():
+    rows, gain, offset = (value.detach().clone() for value in leaves(3, 4000))
+    rows[0, 7] = torch.nan
+    normed = batch_norm(rows.requires_grad_().t(), gain, offset, 1e-5)[0]
+    again = innermost_norm._NormAgain.of(normed.grad_fn).rectified(None)
+    assert torch.equal(again.isnan(), F.relu(normed).isnan())
+    assert again.isnan().any()

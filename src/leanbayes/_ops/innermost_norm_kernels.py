@@ -8,25 +8,59 @@ from typing import Any
 import numpy as np
 from numpy import float32 as f
 
-from leanbayes._ops.normal_kernels import _sums
+from leanbayes._ops.normal_kernels import _kernel, _sums
 from leanbayes._ops.row_sums import mean_and_squares, sum_and_product
 
-__all__ = ["norm", "pull_back"]
+__all__ = ["norm", "pull_back", "rectified", "rectified_sum", "scaled"]
+
+
+@_kernel
+def _scale(row: Any, a: Any, m: Any, b: Any, target: Any) -> None:
+    """Write a(x − m) + b without reordering the operations, whose bits must be those of the other kernels."""
+    for i in range(row.size):
+        target[i] = a * (row[i] - m) + b
+
+
+@_kernel
+def scaled(x: Any, slope: Any, centre: Any, level: Any, out: Any) -> None:
+    """Write a(x − m) + b for each row."""
+    for c in range(x.shape[0]):
+        _scale(x[c], slope[c], centre[c], level[c], out[c])
+
+
+@_kernel
+def rectified(x: Any, slope: Any, centre: Any, level: Any, out: Any) -> None:
+    """Write max(a(x − m) + b, 0) for each row; what is no number stays so."""
+    for c in range(x.shape[0]):
+        row, target, a, m, b = x[c], out[c], slope[c], centre[c], level[c]
+        for i in range(row.size):
+            value = a * (row[i] - m) + b
+            target[i] = f(0) if value < f(0) else value
+
+
+@_kernel
+def rectified_sum(x: Any, slope: Any, centre: Any, level: Any, plus: Any, out: Any) -> None:
+    """Write max((a(x − m) + b) + p, 0) for each row."""
+    for c in range(x.shape[0]):
+        row, term, target, a, m, b = x[c], plus[c], out[c], slope[c], centre[c], level[c]
+        for i in range(row.size):
+            value = (a * (row[i] - m) + b) + term[i]
+            target[i] = f(0) if value < f(0) else value
 
 
 @_sums
 def norm(x: Any, gain: Any, offset: Any, out: Any, mean: Any, variance: Any, inverse: Any, eps: float) -> None:
-    """Write γ(x − μ)/s + β for each row, its mean μ, its biased variance, and 1/s = 1/√(variance + ε)."""
+    """Write γ(x − μ)/s + β for each row, its mean μ, its biased variance, and 1/s = 1/√(variance + ε).
+
+    `scaled` computes the same bits again from a = γ/s, m = μ and b = β.
+    """
     count = x.shape[1]
     for c in range(x.shape[0]):
-        row, target = x[c], out[c]
+        row = x[c]
         centre, spread = mean_and_squares(row)
         mean[c], variance[c] = centre, spread / count
         inverse[c] = 1 / np.sqrt(spread / count + eps)
-        slope = f(gain[c] * inverse[c])
-        level = f(offset[c] - f(centre) * slope)
-        for i in range(count):
-            target[i] = slope * row[i] + level
+        _scale(row, f(gain[c] * inverse[c]), f(centre), offset[c], out[c])
 
 
 @_sums

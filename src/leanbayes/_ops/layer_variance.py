@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.matrix_products import against_rows, times_matrix
 from leanbayes._ops.moments import pull_back_square, square
 
 __all__ = ["Geometry", "layer_variance", "second_moment"]
@@ -87,9 +87,6 @@ class _Variance(torch.autograd.Function):
         sums: Tensor,
     ) -> tuple[Tensor, Tensor]:
         variance = _apply(second, w_variance, b_variance, geometry)
-        if not geometry:  # a product that adds to what is there
-            variance.view(-1, len(w_square)).addmm_(x_variance.flatten(0, -2), w_square.mT)
-            return variance, sums.clone()
         return variance.add_(_apply(x_variance, w_square, None, geometry)), sums.clone()
 
     @staticmethod
@@ -128,7 +125,7 @@ class _Variance(torch.autograd.Function):
 
 def _apply(x: Tensor, w: Tensor, b: Tensor | None, geometry: Geometry) -> Tensor:
     if not geometry:
-        return F.linear(x, w, b)
+        return times_matrix(x, w, b)
     stride, padding, dilation, transposed, output_padding, groups = geometry
     return torch.convolution(x, w, b, stride, padding, dilation, transposed, output_padding, groups)
 
@@ -137,8 +134,7 @@ def _backward(
     gradient: Tensor, x: Tensor, w: Tensor, geometry: Geometry, into_x: bool, into_w: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     if not geometry:
-        of_w = gradient.flatten(0, -2).mT @ x.flatten(0, -2) if into_w else None
-        return (gradient @ w if into_x else None), of_w
+        return (times_matrix(gradient, w.mT) if into_x else None), (against_rows(gradient, x) if into_w else None)
     mask = [into_x, into_w, False]
     of_x, of_w, _ = torch.ops.aten.convolution_backward(gradient, x, w, None, *geometry, mask)
     return of_x, of_w

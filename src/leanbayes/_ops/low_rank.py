@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops.matrix_products import times_matrix
 from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes._tracing import computed_once, inside
 
@@ -41,7 +41,7 @@ def for_linear_algebra(value: Tensor) -> Tensor:
 
 def rows_times(value: Tensor, matrix: Tensor) -> Tensor:
     """Return value @ matrixᵀ as one product; torch would run one for each example if the axes cannot be merged."""
-    return F.linear(value.reshape(-1, value.shape[-1]), matrix).view(*value.shape[:-1], len(matrix))
+    return times_matrix(value.reshape(-1, value.shape[-1]), matrix).view(*value.shape[:-1], len(matrix))
 
 
 def map_covariance(

@@ -22,6 +22,7 @@ __all__ = [
     "affine",
     "array_of",
     "beside",
+    "by_example",
     "channels_innermost",
     "fit",
     "fits",
@@ -86,7 +87,7 @@ def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Ten
         (torch.empty_like(mean), torch.empty_like(mean)),
         mean.new_zeros(len(mean), 4, mean.shape[1]),
     )
-    _by_example("rectify_and_sum", [mean, variance], [sums], out)
+    by_example("rectify_and_sum", [mean, variance], [sums], out)
     return *out, sums
 
 
@@ -121,7 +122,7 @@ def square(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     out = torch.empty_like(x)
     sums = x.new_zeros(x.shape[0], 3, x.shape[1] if x.dim() == 4 else x.shape[-1])
-    _by_example("square", [x, variance, out], [sums])
+    by_example("square", [x, variance, out], [sums])
     return out, sums
 
 
@@ -129,7 +130,7 @@ def pull_back_square(x: Tensor, of_second: Tensor, of_passed: Tensor, of_sums: T
     """Return the gradients of `square` for x and σ², the latter with ``of_passed`` added."""
     out = torch.empty_like(x), torch.empty_like(x)
     tensors = [x, _like(of_second, x), _like(of_passed, x)]
-    _by_example("pull_back_square", tensors, [of_sums.contiguous()], out)
+    by_example("pull_back_square", tensors, [of_sums.contiguous()], out)
     return out
 
 
@@ -143,7 +144,7 @@ def beside(x: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
     count, channels, *size = x.shape
     out = x.new_empty(count, *size, 2 * channels).permute(0, 3, 1, 2)
     sums = x.new_zeros(count, 3, channels)
-    _by_example("beside", [x, variance], [sums], [out])
+    by_example("beside", [x, variance], [sums], [out])
     return out, sums
 
 
@@ -171,7 +172,7 @@ def norm_tokens(
         return None
     out, sums = torch.empty_like(x), x.new_zeros(len(x), 2, x.shape[2])
     common = [*(vector.contiguous() for vector in vectors), torch.tensor([floor])]
-    _by_example("norm_tokens", [x, variance], [sums], [normed, out], common)
+    by_example("norm_tokens", [x, variance], [sums], [normed, out], common)
     return out, sums
 
 
@@ -196,7 +197,7 @@ def pool_largest(
     geometry = torch.tensor([number for before, after, window in axes for number in (before, after, *window)])
     out = tuple(mean.new_empty(count, *out_size, channels).permute(0, 3, 1, 2) for _ in range(2))
     sums = mean.new_zeros(count, 3, channels)
-    _by_example("pool_largest", [mean, variance], [sums], out, [geometry])
+    by_example("pool_largest", [mean, variance], [sums], out, [geometry])
     return out[0], out[1], sums
 
 
@@ -218,7 +219,7 @@ def resample(variance: Tensor, rho: Tensor, maps: Sequence[Tensor]) -> tuple[Ten
     out = variance.new_empty(count, len(row_weights), len(column_weights), channels).permute(0, 3, 1, 2)
     sums = variance.new_zeros(count, 2, channels)
     fractions = rho.to(variance).expand(count, channels).contiguous()
-    _by_example("resample", [variance], [sums], [out], [starts, row_weights, column_weights], [fractions])
+    by_example("resample", [variance], [sums], [out], [starts, row_weights, column_weights], [fractions])
     return out, sums
 
 
@@ -284,7 +285,7 @@ class _Affine(torch.autograd.Function):
         x: Tensor, variance: Tensor, centre: Tensor, on_variance: Tensor, on_square: Tensor, added: Tensor
     ) -> tuple[Tensor, Tensor]:
         out, sums = torch.empty_like(x), x.new_zeros(x.shape[0], 2, len(centre))
-        _by_example("affine", [x, variance], [sums], [out], [centre, on_variance, on_square, added])
+        by_example("affine", [x, variance], [sums], [out], [centre, on_variance, on_square, added])
         return out, sums
 
     @staticmethod
@@ -298,7 +299,7 @@ class _Affine(torch.autograd.Function):
         out = torch.empty_like(x), torch.empty_like(x)
         sums = x.new_zeros(x.shape[0], 4, len(centre))
         tensors = [x, variance, _like(gradient, x)]
-        _by_example("pull_back_affine", tensors, [of_sums.contiguous(), sums], out, [centre, on_variance, on_square])
+        by_example("pull_back_affine", tensors, [of_sums.contiguous(), sums], out, [centre, on_variance, on_square])
         of_variance, of_square, of_added, of_x = sums.sum(0)
         return *out, -of_x, of_variance, of_square, of_added
 
@@ -392,20 +393,22 @@ def array_of(tensor: Tensor) -> Any:
     return np.asarray(tensor.detach().contiguous())
 
 
-def _by_example(
+def by_example(
     name: str,
     tensors: Sequence[Tensor],
     rows: Sequence[Tensor],
     out: Sequence[Tensor] = (),
     common: Sequence[Tensor] = (),
     given: Sequence[Tensor] = (),
+    *,
+    home: str = "moment_kernels",
 ) -> None:
-    """Call a kernel on the (examples, positions, channels) of several examples, in threads.
+    """Call a kernel of the module ``home`` on the (examples, positions, channels) of several examples, in threads.
 
     The kernel gets the examples' ``tensors``, then ``common``, which all examples share, then the examples' rows of
     ``given``, then ``out`` and their ``rows``.
     """
-    kernel = _kernel(name)
+    kernel = _kernel(name, home)
     channels = _channels(tensors[0])
     assert channels is not None
     count = tensors[0].shape[0]

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from leanbayes._ops import compiled, gpu
+from leanbayes._ops.rectified import release
 from leanbayes._ops.sparse_block_plan import kernel_block
 from leanbayes._ops.sparse_choice import DENSE, KERNELS, Kernels, choose, triton_takes
 from leanbayes._ops.sparse_plan import Axis, Geometry
@@ -290,10 +291,10 @@ def _products(
     """Return one or two products of shape (batch, outputs, …) for an input of shape (batch, inputs, …)."""
     if kernels.forward == "triton":
         return list(TritonProduct.apply(x, mean, variance, None, index, geometry, kernels))
-    return [
-        _batch_first(y, x, geometry)
-        for y in SparseProduct.apply(innermost(x), mean, variance, index, geometry, kernels)
-    ]
+    turned = innermost(x)
+    sums = SparseProduct.apply(turned, mean, variance, index, geometry, kernels)
+    release(x, turned, sums[0])
+    return [_batch_first(y, x, geometry) for y in sums]
 
 
 def _halves(x: Tensor, first: Tensor, second: Tensor, index: Tensor, geometry: Geometry, kernel: str) -> Tensor | None:
@@ -304,7 +305,10 @@ def _halves(x: Tensor, first: Tensor, second: Tensor, index: Tensor, geometry: G
     if kernels.forward == "triton":
         product: Tensor = TritonProduct.apply(x, first, None, second, index, geometry, kernels)[0]
         return product
-    return _batch_first(HalvesProduct.apply(innermost(x), first, second, index, geometry, kernels), x, geometry)
+    turned = innermost(x)
+    sums: Tensor = HalvesProduct.apply(turned, first, second, index, geometry, kernels)
+    release(x, turned, sums)
+    return _batch_first(sums, x, geometry)
 
 
 def _batch_first(sums: Tensor, x: Tensor, geometry: Geometry) -> Tensor:

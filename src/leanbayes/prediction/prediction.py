@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from leanbayes._calls import Inputs, map_tensors, prediction_tensor
-from leanbayes._passes import exclusive
+from leanbayes._passes import exclusive, modules_inside
 from leanbayes.bayesian import Bayesian
 from leanbayes.errors import InputError
 from leanbayes.propagate import OnePass, Propagation
@@ -218,7 +218,7 @@ def in_eval(*modules: nn.Module) -> Iterator[None]:
     Other threads that use the modules wait meanwhile, because all threads share the mode.
     """
     with exclusive(*modules):
-        training = [child for module in modules for child in module.modules() if child.training]
+        training = [child for child in modules_inside(*modules) if child.training]
         if training:  # to set the mode of a deep network costs as much as a pass through its smallest layers
             for module in modules:
                 module.eval()

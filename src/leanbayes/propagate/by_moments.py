@@ -34,10 +34,10 @@ class Moments(OnePass):
     are taken as independent of each other, except for what the positions that share a filter have in common
     (``positions``) and for a few factors that the units of a layer have in common (``rank``).
 
-    Training keeps what the backward pass needs, and the factors and boxes of the defaults make that a lot. A training
-    step of ResNet-18 takes 3.5 times the time and 4.6 times the memory of a plain step with the defaults, and 3.4
-    times the time and 2.5 times the memory with ``rank=0, kernels="exact"``. So choose these two where training needs
-    too much memory: ``Bayesian(model, propagate=Moments(rank=0, kernels="exact"), predict_by=Moments())``.
+    Training keeps what the backward pass needs, and the factors of the defaults make that a lot. A training step of
+    ResNet-18 in batches of 16 takes 2.5 times the time and 2.2 times the memory of a plain step with ``rank=0``, and
+    4.1 times the time and 3.0 times the memory with ``rank=0, kernels="exact"`` (benchmarks/moments_cost.py). So choose
+    ``rank=0`` where training needs too much: ``Bayesian(model, propagate=Moments(rank=0), predict_by=Moments())``.
 
     Args:
         rank: how many factors of the noise the units of a layer have in common; 0 takes the units as independent. In
@@ -77,7 +77,7 @@ class Moments(OnePass):
         return {name: MomentTensor.of_weight(weight, setting) for name, weight in weights.items()}
 
     def lean(self) -> Self:
-        """Return these moments without factors and boxes, which need memory in training."""
+        """Return these moments without factors, which need memory in training, and with exact kernels."""
         return replace(self, rank=0, kernels="exact")
 
     def prepare(self, x: Inputs) -> Inputs:

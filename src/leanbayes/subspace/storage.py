@@ -87,14 +87,14 @@ class _BatchInnermost:
         if any(type(value) not in _PLAIN for value in (norm.weight, norm.bias)):
             # A random weight differs between the examples, which its rule must find on the first axis.
             return super().forward(x)  # type: ignore[misc,no-any-return]
-        last = batch_innermost(x).movedim(0, -1)  # turns the output of a dense layer once for all layers that follow
-        rows = last.reshape(len(last), -1)
+        x = batch_innermost(x)  # turns the output of a dense layer once for all layers that follow
+        rows = innermost_norm.rows_of(x)
         if norm.training and innermost_norm.kernel_fits(rows, norm.weight, norm.bias):
-            normed, mean, variance = innermost_norm.norm_of_rows(rows, norm.weight, norm.bias, norm.eps)
+            normed, mean, variance = innermost_norm.batch_norm(x, norm.weight, norm.bias, norm.eps)
             _track(norm, mean, variance, rows.shape[1])
-        else:
-            normed = super().forward(rows.view(1, len(rows), *[1] * (x.dim() - 3), -1))  # type: ignore[misc]
-        return normed.view(last.shape).movedim(-1, 0)
+            return normed
+        whole: Tensor = super().forward(rows.view(1, len(rows), *[1] * (x.dim() - 3), -1))  # type: ignore[misc]
+        return whole.view(x.movedim(0, -1).shape).movedim(-1, 0)
 
 
 def _track(norm: Any, mean: Tensor, variance: Tensor, count: int) -> None:
