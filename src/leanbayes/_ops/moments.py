@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leanbayes._ops import compiled
+from leanbayes._ops import compiled, innermost_moments
 from leanbayes._ops.threads import share_out
 
 __all__ = [
@@ -79,6 +79,8 @@ def rectify_and_sum(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Ten
 
     The sums, of shape (examples, 4, channels), are those of E = E relu(z), E², Var relu(z) and Cov(z, relu(z)).
     """
+    if innermost_moments.takes(mean, variance):
+        return innermost_moments.rectify_and_sum(mean, variance)
     if torch.is_grad_enabled() or not sums_positions(mean, variance):
         return None
     out, sums = (
@@ -268,6 +270,8 @@ def affine(
     (examples, 2, channels).
     """
     vectors = (centre, on_variance, on_square, added)
+    if innermost_moments.takes(x, variance) and all(v.dtype == torch.float32 for v in vectors):
+        return innermost_moments.norm_variances(x, variance, *vectors)
     if not fit(x, variance) or _channels(x) is None or any(v.dtype != torch.float32 for v in vectors):
         return None
     arguments = (x, variance, *(vector.contiguous() for vector in vectors))

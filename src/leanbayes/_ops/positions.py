@@ -7,6 +7,7 @@ loadings φ of the factors that units share (`leanbayes.propagate.moments.correl
 import torch
 from torch import Tensor
 
+from leanbayes._ops import innermost_moments
 from leanbayes._ops.low_rank import for_linear_algebra, quotient
 
 __all__ = [
@@ -44,6 +45,8 @@ def folded(weight: Tensor, shares: Tensor | None = None) -> Tensor:
 
 def neighbour_products(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return the mean of x_p x_q over neighbouring positions p and q; over a sample of the rows if there are many."""
+    if axes == (2, 3) and max(x.shape[2:]) > 1 and innermost_moments.takes(x):
+        return innermost_moments.neighbour_products(x, _row_step(x.shape[2] - 1), _row_step(x.shape[2]))
     means = []
     for axis in axes:
         n = x.shape[axis]
@@ -98,9 +101,13 @@ def position_axes(value: Tensor, like: Tensor) -> tuple[int, ...]:
 
 def sampled_rows(value: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return evenly spaced rows of the positions, which lie along ``axes``, if there are many: enough for means."""
-    if len(axes) < 2 or value.shape[axes[0]] < 2 * _ROWS:
-        return value
-    return value[(*[slice(None)] * axes[0], slice(None, None, value.shape[axes[0]] // _ROWS))]
+    step = _row_step(value.shape[axes[0]]) if len(axes) > 1 else 1
+    return value if step == 1 else value[(*[slice(None)] * axes[0], slice(None, None, step))]
+
+
+def _row_step(rows: int) -> int:
+    """Return the distance between the rows that are sampled."""
+    return rows // _ROWS if rows >= 2 * _ROWS else 1
 
 
 def pooled(value: Tensor, like: Tensor) -> Tensor:

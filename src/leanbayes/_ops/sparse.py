@@ -34,6 +34,7 @@ __all__ = [
     "conv",
     "conv_halves",
     "conv_moments",
+    "geometry_of",
     "kernels_for",
     "linear",
     "linear_halves",
@@ -217,11 +218,22 @@ def kernels_for(
     >>> str(kernels_for(torch.zeros(64, 64, 32, 32), torch.arange(369), (64, 64, 3, 3), padding=1, moments=True))
     'numba'
     """
+    x = x if len(shape) > 2 else x.reshape(-1, x.shape[-1])
+    return choose(x, index, geometry_of(x, shape, stride, padding, dilation, groups), moments)
+
+
+def geometry_of(
+    x: Tensor,
+    shape: tuple[int, ...],
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Geometry:
+    """Return the geometry of a linear map, if the weight has two axes, or of a convolution."""
     if len(shape) == 2:
-        x = x.reshape(-1, x.shape[-1])
-        return choose(x, index, _geometry(tuple(shape), (), (), (), (), (), 1), moments)
-    geometry = _checked_geometry(x, shape, stride, padding, dilation, groups)
-    return choose(x, index, geometry, moments)
+        return _geometry(tuple(shape), (), (), (), (), (), 1)
+    return _checked_geometry(x, shape, stride, padding, dilation, groups)
 
 
 def _linear(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.errors import InputError
 
 __all__ = ["Origin", "Reuse", "Uses", "consistently", "uses_of_now"]
@@ -224,11 +225,13 @@ class Origin:
 
     def __init__(self, name: str, whole: Tensor) -> None:
         self.name = name
+        whole = whole.stored if isinstance(whole, SparseTensor) else whole
         self._storage, self._size = _storage_of(whole), whole.numel()
         self._used: list[tuple[torch.Size, tuple[int, ...], int] | None] = []
 
     def use(self, part: Tensor) -> bool:
         """Note that the entries in ``part`` are used; return whether one of them was used before."""
+        part = part.stored if isinstance(part, SparseTensor) else part
         view = (part.shape, part.stride(), int(part.storage_offset())) if _storage_of(part) == self._storage else None
         before = [other for other in self._used if self._overlap(view, other)]
         self._used.append(view)

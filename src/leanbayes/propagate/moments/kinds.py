@@ -35,7 +35,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from leanbayes._ops.moments import affine
+from leanbayes._ops.innermost_moments import is_innermost
+from leanbayes._ops.moments import affine, channels_innermost
 from leanbayes._ops.safe_sqrt import SafeSqrt
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Averages, Correlations, LinearMap, Noise
@@ -216,6 +217,8 @@ class MomentRules(Registry):
         def register(body: Body) -> Body:
             def apply(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> MomentTensor:
                 x = only_first(operation, (input, *args, *kwargs.values()))
+                if is_innermost(x.expected):
+                    x.lay_out(channels_innermost)
                 resampling: Resampling = body(operation, x.expected, *args, **kwargs)
                 axes = tuple(range(x.dim() - resampling.rank, x.dim()))
                 maps = [resampling.along(_eye(x.variance, dim).unsqueeze(0), i)[0] for i, dim in enumerate(axes)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from leanbayes.errors import InputError, UnknownName
@@ -141,7 +142,10 @@ class MomentTensor(Tensor):
     def scattered(self, index: Tensor, shape: tuple[int, ...]) -> "MomentTensor":
         """Return the weight of this shape whose stored entries, at the flat positions ``index``, are this tensor."""
         assert self.weight is not None
-        whole = MomentTensor.of_weight(self.weight.scattered(index, shape, dense=True), self.setting)
+        # a gradient of the mean flows through a dense tensor, and a graph knows no sparse ones
+        dense = torch.is_grad_enabled() or torch.compiler.is_compiling() or index.device.type != "cpu"
+        dense = dense or torch._C._functorch.maybe_current_level() is not None
+        whole = MomentTensor.of_weight(self.weight.scattered(index, shape, dense=dense), self.setting)
         whole.origin = self.origin
         return whole
 
@@ -196,6 +200,10 @@ class MomentTensor(Tensor):
         self.memory.version += 1
         self._fill(other.expected, other.variance, other.correlations, other.averages)
         self.weight, self.origin = None, other.origin
+
+    def lay_out(self, arrange: Callable[[Tensor], Tensor]) -> None:
+        """Rearrange means and variances in memory; they keep their values."""
+        self.expected, self._variance = arrange(self.expected), arrange(self.variance)
 
     @property
     def requires_grad(self) -> bool:  # type: ignore[override]

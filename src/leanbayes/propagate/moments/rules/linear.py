@@ -22,19 +22,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes._ops import sparse
 from leanbayes._ops.box_variance import Windows, box_variance
+from leanbayes._ops.innermost_moments import is_innermost
 from leanbayes._ops.layer_variance import Geometry, layer_variance, second_moment
 from leanbayes._ops.matrix_products import times_matrix
-from leanbayes._ops.moments import add_turned, beside, channels_innermost, square, turned
+from leanbayes._ops.moments import add_turned, beside, channels_innermost, square
 from leanbayes._ops.positions import folded
+from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, channel_axis, for_each_axis
 from leanbayes.propagate.moments.correlations import Correlations, LinearMap
 from leanbayes.propagate.moments.kinds import RULES, Layer
+from leanbayes.propagate.moments.rules.sparse_linear import Sparse, sparse_moments
 from leanbayes.propagate.moments.tensor import MomentTensor, Setting, expected_of, first_random, variance_of
 from leanbayes.propagate.shared_variance import Shared
 
-__all__ = ["Dense", "Sparse", "WeightVariance", "linear", "weight_variance"]
+__all__ = ["Dense", "WeightVariance", "linear", "weight_variance"]
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
@@ -59,10 +61,21 @@ def linear(operation: Operation, input: Any, weight: Any, bias: Any = None, *arg
     x_variance, w_variance, b_variance = variance_of(input), weight_variance(operation, weight), variance_of(bias)
     box = setting.kernels == "box" and operation in _CONVOLUTIONS and call.groups == 1 and x_variance is not None
     shares = _shares(call, x, tuple(w.shape[2:])) if box or setting.rank > 0 else None
-    mean = call.of_means(x, w, b)
     means: Means | None = None
     w_square: Tensor | None = None
-    if x_variance is not None and box:
+    stored = None
+    if isinstance(w, SparseTensor):
+        stored = sparse_moments(operation, input, weight, bias, call.options, shares, box)
+        w = w if stored is not None else w.dense()
+    if stored is None and isinstance(input, MomentTensor) and is_innermost(x):
+        input.lay_out(channels_innermost)
+    x, x_variance = expected_of(input), variance_of(input)  # in the layout that they have now
+    mean = call.of_means(x, w, b) if stored is None else stored.mean
+    if stored is not None:
+        variance, w, w_square = stored.variance, stored.weight, stored.square
+        w_variance = w_variance if stored.folded_variance is None else Dense(stored.folded_variance)
+        means = None if x_variance is None else _means_over_positions(input)
+    elif x_variance is not None and box:
         boxed = _variance_in_boxes(call, x, x_variance, w, w_variance, b_variance, shares)
         variance, w_square, w_variance, means = boxed
         means = _means_over_positions(input) if means is None else means
@@ -128,7 +141,9 @@ class Call(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Stride, padding, dilation and groups of a convolution that is not transposed."""
+        """Stride, padding, dilation and groups of a convolution that is not transposed; nothing of a linear map."""
+        if self.operation is F.linear:
+            return {}
         return _DEFAULTS | dict(zip(_DEFAULTS, self.args, strict=False)) | self.kwargs
 
     @property
@@ -217,27 +232,6 @@ class Dense:
     def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Return the sum over the offsets."""
         return folded(self.variance, shares)
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """The variances of some entries, by their flat positions; the other entries are not random."""
-
-    index: Tensor
-    values: Tensor
-    shape: tuple[int, ...]
-
-    def product(self, operation: Operation, second: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Return op(E x², σ_w²) by a product over the random entries alone."""
-        if operation is F.linear:
-            return sparse.linear(second, self.index, self.shape, self.values)
-        return sparse.conv(turned(second), self.index, self.shape, self.values, *args, **kwargs)
-
-    def folded(self, operation: Operation, shares: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Return the sum over the offsets, of the random entries alone."""
-        shape, offsets = (*self.shape[:2], *[1] * (len(self.shape) - 2)), math.prod(self.shape[2:])
-        values = self.values if shares is None else self.values * shares[self.index % offsets]
-        return self.values.new_zeros(math.prod(shape)).index_add(0, self.index // offsets, values).view(shape)
 
 
 def weight_variance(operation: Operation, weight: Any) -> WeightVariance | None:

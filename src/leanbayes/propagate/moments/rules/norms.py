@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from leanbayes._ops import innermost_moments
 from leanbayes._ops.moments import norm_tokens
 from leanbayes._ops.positions import fraction_of
 from leanbayes.propagate.linear_ops import Operation
@@ -44,8 +45,20 @@ def batch_norm(
         variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
     else:
         mean, variance = (_by_channel(statistic, x) for statistic in (running_mean, running_var))
-    normed = operation(x, running_mean, running_var, expected_of(weight), expected_of(bias), training, momentum, eps)
-    return Norm(normed, mean, (variance + eps).rsqrt(), weight, bias, by_channel=True)
+    scale, gain, offset = (variance + eps).rsqrt(), expected_of(weight), expected_of(bias)
+    normed = None if training else _norm_of_innermost(x, mean.flatten(), scale.flatten(), gain, offset)
+    if normed is None:
+        normed = operation(x, running_mean, running_var, gain, offset, training, momentum, eps)
+    return Norm(normed, mean, scale, weight, bias, by_channel=True)
+
+
+def _norm_of_innermost(x: Tensor, mean: Tensor, scale: Tensor, gain: Any, offset: Any) -> Tensor | None:
+    """Norm images by known statistics if the batch is innermost: torch would copy them into another layout."""
+    if not innermost_moments.takes(x) or mean.dtype != x.dtype:
+        return None
+    factor = scale if gain is None else scale * gain
+    start = -mean * factor if offset is None else offset - mean * factor
+    return innermost_moments.norm_means(x, factor, start) if factor.dtype == start.dtype == x.dtype else None
 
 
 @RULES.rule(F.layer_norm, torch.layer_norm, exact=False, assumes=EXPECTED)

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from leanbayes._ops.moments import pool_largest, sums_positions
+from leanbayes._ops.innermost_moments import is_innermost
+from leanbayes._ops.moments import channels_innermost, pool_largest, sums_positions
 from leanbayes.propagate.linear_ops import Operation
 from leanbayes.propagate.moments.correlations import Averages, Correlations
 from leanbayes.propagate.moments.kinds import RULES, Resampling
@@ -30,6 +31,8 @@ _ADAPTIVE_AVERAGE = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adapt
 def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the mean and variance of the entry with the largest mean in each window."""
     indices_wanted = kwargs.pop("return_indices", False) or operation in _WITH_INDICES
+    if is_innermost(input.expected):
+        input.lay_out(channels_innermost)
     if operation is F.max_pool2d and not indices_wanted and not torch.is_grad_enabled():
         swept = _swept(input, *args, **kwargs)
         if swept is not None:
