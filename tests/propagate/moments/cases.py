@@ -267,6 +267,7 @@ APPROXIMATE = [
 MAXIMA = [
     of_one("max_pool1d", lambda x: F.max_pool1d(x, 2), 2, 1, 4),
     of_one("max_pool2d", lambda x: F.max_pool2d(x, 2, 1, 1), 2, 2, 3, 3),
+    of_one("max_pool2d, of torch itself", lambda x: torch.max_pool2d(x, 2, 1, 1), 2, 2, 3, 3),
     of_one("max_pool2d, module", nn.MaxPool2d(3, 2, 1, ceil_mode=True), 2, 2, 4, 4),
     of_one("max_pool3d", lambda x: F.max_pool3d(x, 2), 1, 1, 2, 2, 4),
     of_one("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, 2), 2, 2, 3, 4),

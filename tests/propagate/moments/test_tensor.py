@@ -183,3 +183,18 @@ def test_types_are_kept(dtype: torch.dtype) -> None:
     assert y.expected.dtype == y.variance.dtype == dtype
     assert torch.isfinite(y.variance).all()
     assert x.to(torch.float64).variance.dtype == x.double().expected.dtype == torch.float64
+
+
+class TestViews:
+    @pytest.mark.parametrize("rank", [0, 8])
+    @pytest.mark.parametrize("size", [8, 32])  # small images, and images that the kernels lay out in their own way
+    def test_whatever_layout_a_convolution_has_its_output_can_be_viewed(self, size, rank):
+        """People write ``x.view(len(x), -1)`` after a convolution, and the plain network takes it."""
+        x = torch.randn(4, 3, size, size)
+        weights = [random(w, torch.full_like(w, 0.01), rank=rank) for w in (torch.randn(16, 3, 3, 3), torch.eye(16))]
+        with torch.no_grad():
+            h = F.relu(F.conv2d(F.relu(F.conv2d(x, weights[0], padding=1)), weights[1][..., None, None]))
+            for flat in (h.view(len(h), -1), h.view((len(h), -1)), h.view_as(h.reshape(len(h), -1))):
+                assert torch.equal(flat.expected, h.expected.reshape(4, -1))
+                assert torch.equal(flat.variance, h.variance.reshape(4, -1))
+                assert isinstance(flat @ torch.randn(flat.shape[1], 2), MomentTensor)

@@ -47,6 +47,7 @@ from leanbayes.propagate.registry import Registry
 __all__ = ["RULES", "Layer", "MomentRules", "Norm", "Resampling", "apply_elementwise", "apply_norm"]
 
 _ROW_BY_ROW = (torch.reshape, Tensor.reshape, torch.flatten, Tensor.flatten)  # which keep the order of entries
+_COPYING: dict[Any, Any] = {Tensor.view: torch.reshape, Tensor.view_as: Tensor.reshape_as}  # or views
 Function = Callable[[Tensor], Tensor]
 Moments = tuple[Tensor, Tensor]
 Body = Callable[..., Any]
@@ -161,11 +162,12 @@ class MomentRules(Registry):
             if shape_of:
                 args = tuple(map(expected_of, args))
             x = only_first(operation, (input, *args, *kwargs.values()))
-            means, variances = operation(x.expected, *args, **kwargs), operation(x.variance, *args, **kwargs)
-            # correlations, whose memory is laid out otherwise, may need a copy where the mean can be viewed
-            same = torch.reshape if operation is Tensor.view else operation
+            # Our own rules lay images out as is fastest for them, and correlations as is least memory. What a user can
+            # view in the plain network may need a copy there.
+            same = _COPYING.get(operation, operation)
             one_shape = same is torch.reshape and args and isinstance(args[0], int)  # view(2, 3) is reshape((2, 3))
             moved = (args,) if one_shape else args
+            means, variances = same(x.expected, *moved, **kwargs), same(x.variance, *moved, **kwargs)
             flat = same in _ROW_BY_ROW and isinstance(means, Tensor) and means.dim() == 2 < x.dim()
             correlations: Any = x.correlations.flattened(x.shape) if flat and means.shape[0] == x.shape[0] else None
             if correlations is None:

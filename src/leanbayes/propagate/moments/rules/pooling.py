@@ -23,13 +23,19 @@ _ADAPTIVE: dict[Any, Any] = {F.adaptive_max_pool1d: (F.adaptive_max_pool1d_with_
              F.adaptive_max_pool2d: (F.adaptive_max_pool2d_with_indices, 2),
              F.adaptive_max_pool3d: (F.adaptive_max_pool3d_with_indices, 3)}  # fmt: skip
 _WITH_INDICES: dict[Any, int] = dict([*_MAX.values(), *_ADAPTIVE.values()])
+_BUILTIN: dict[Any, Any] = {
+    torch.max_pool1d: F.max_pool1d,
+    torch.max_pool2d: F.max_pool2d,
+    torch.max_pool3d: F.max_pool3d,
+}
 _AVERAGE = {F.avg_pool1d: 1, F.avg_pool2d: 2, F.avg_pool3d: 3}
 _ADAPTIVE_AVERAGE = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3}
 
 
-@RULES.rule(*_MAX, *_ADAPTIVE, *_WITH_INDICES, exact=False, assumes=CO_POOLING)
+@RULES.rule(*_MAX, *_BUILTIN, *_ADAPTIVE, *_WITH_INDICES, exact=False, assumes=CO_POOLING)
 def max_pool(operation: Operation, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the mean and variance of the entry with the largest mean in each window."""
+    operation = _BUILTIN.get(operation, operation)
     indices_wanted = kwargs.pop("return_indices", False) or operation in _WITH_INDICES
     if is_innermost(input.expected):
         input.lay_out(channels_innermost)
