@@ -13,7 +13,8 @@ Each row of the record takes turns with the plain network, so its ratios are to 
 the same time. The record also holds the memory of parameters, gradients and optimizer, the largest memory of a step,
 the kernel that each layer has chosen, and where the time of a sparse step goes. The time that is not spent on products
 does not depend on the number of zeros, and so limits the speed. Predictions are measured as well: `lb.predict` with one
-weight draw and with one pass of moments, and the plain network as a dense graph of onnxruntime, against a plain pass.
+weight draw, with one pass of moments and with one without factors and boxes (``exact_moments``), and the plain network
+as a dense graph of onnxruntime, against a plain pass.
 
 The script stops after ``--seconds`` and goes on with the next row when it is called again.
 
@@ -258,6 +259,7 @@ def measure(method: Method, plain: nn.Module, x: Tensor, y: Tensor, rounds: int)
     passes = {"plain": one_pass(plain, x, draw), "pass": one_pass(model, x, draw)}
     if isinstance(model, lb.Bayesian) and method.kind in ("local", "mirrored"):
         passes["moments"] = one_pass(model, x, lb.propagate.Moments())
+        passes["exact_moments"] = one_pass(model, x, lb.propagate.Moments(rank=0, kernels="exact"))
     if method.kind == "plain":
         passes = {"pass": passes["plain"], "onnxruntime": in_onnxruntime(plain, x), "plain": passes["plain"]}
     spent = race(passes, rounds)
@@ -289,7 +291,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="no row is begun after so many seconds")
     parser.add_argument("--out", type=Path, default=RESULTS / "sparse.json")
     options = parser.parse_args()
-    begin, settings = time.perf_counter(), {"network": "ResNet-18, 32x32", "rounds": options.rounds, "rows": 2}
+    begin, settings = time.perf_counter(), {"network": "ResNet-18, 32x32", "rounds": options.rounds, "rows": 3}
     known = json.loads(options.out.read_text()) if options.out.exists() else {}
     # Records of another form, or of other settings, are not continued.
     results: dict[str, Any] = known["results"] if known.get("settings") == settings else {}
