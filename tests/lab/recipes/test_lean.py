@@ -11,6 +11,7 @@ from leanbayes.baselines import NoiseScale
 from leanbayes.baselines.rescaled import Rescaled
 from leanbayes.lab.recipes import Run, parse, prepare
 from leanbayes.propagate import Moments, Sample
+from leanbayes.subspace import scatters
 from tests import tasks
 from tests.lab.recipes.cases import BUDGET
 
@@ -122,3 +123,14 @@ def test_plain_training_comes_first_only_where_it_must_choose_weights() -> None:
         run = Run(dataclasses.replace(BUDGET, epochs=4))
         prepare(parse(text), tasks.classes(), run)
         assert sum(epochs for _, epochs in run.nets) == plain
+
+
+def test_a_sparse_lean_network_stores_few_weights_which_move() -> None:
+    task, run = tasks.pictures(), Run(dataclasses.replace(BUDGET, epochs=4))
+    network = _network(prepare(parse("lean:density=0.2"), task, run).predictor)
+    (scatter,) = scatters(network.model).values()
+    assert len(scatter.index) == round(0.2 * 4 * 36 * 3)
+    (before,) = scatters(lb.make_sparse(run.new_model(task), 0.2, seed=run.seed)).values()
+    assert not torch.equal(before.index, scatter.index)
+    with pytest.raises(lb.errors.InputError, match="leave rate 1 or density out"):
+        parse("lean:density=0.2,rate=0.1")

@@ -92,7 +92,7 @@ class SparsePartial(Recipe):
 def _jobs(size: Size, seeds: Sequence[int]) -> list[Job]:
     """Return the jobs of the parents and of their combinations, whose variants are "sparse" and "radial"."""
     (data,), density = size.data, size.options["density"]
-    parents = dict(size.methods) | {_SSVI: f"ssvi:density={density}", _RIGL: f"rigl:density={density}"}
+    parents = dict(size.methods) | {_SSVI: f"ssvi:density={density},propagate=local", _RIGL: f"rigl:density={density}"}
     jobs = []
     for seed in seeds:
         jobs += [Job(method, spec, data, seed) for method, spec in parents.items()]

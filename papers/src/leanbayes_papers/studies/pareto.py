@@ -42,7 +42,7 @@ _METHODS = {
     "partial 10 %": "partial:rate=0.1",
     "vdp": "vdp",
     "radial": "radial",
-    "ssvi 20 %": "ssvi:density=0.2",
+    "ssvi 20 %": "ssvi:density=0.2,propagate=local",
     "rigl 20 %": "rigl:density=0.2",
     "variational dropout": "variational_dropout:kl_end=0.1",
 }

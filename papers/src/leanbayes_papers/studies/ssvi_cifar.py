@@ -269,10 +269,10 @@ def _by_criterion(spec: str) -> dict[str, str]:
 
 def _methods(vi: str, moves: str, densities: Sequence[float] = (0.1, 0.05)) -> dict[str, str]:
     """Return all methods; ``vi`` holds options of the variational ones, ``moves`` those of moving sparse weights."""
-    dense, ninety = f"vi:pretrain=0,propagate=local,kl_start=0{vi}", f"ssvi:density=0.1{vi},{moves}"
+    dense, ninety = f"vi:pretrain=0,propagate=local,kl_start=0{vi}", f"ssvi:density=0.1,propagate=local{vi},{moves}"
     sparse = {
-        f"{kind} {percent(round(1 - d, 6))}": f"{kind}:density={d}{vi if kind == 'ssvi' else ''},{moves}"
-        for kind in ("ssvi", "rigl")
+        f"{kind} {percent(round(1 - d, 6))}": f"{kind}:density={d}{options},{moves}"
+        for kind, options in (("ssvi", f",propagate=local{vi}"), ("rigl", ""))
         for d in densities
     }
     scales = {

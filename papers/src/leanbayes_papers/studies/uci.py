@@ -34,7 +34,7 @@ _METHODS = {
     "last layer": "layers",
     "vdp": "vdp",
     "radial": "radial",
-    "ssvi": "ssvi:density=0.3",
+    "ssvi": "ssvi:density=0.3,propagate=local",
     "rigl": "rigl:density=0.3",
     "variational dropout": "variational_dropout:kl_end=0.1",
 }

@@ -8,16 +8,17 @@ from torch import nn
 
 from leanbayes._calls import split_batch
 from leanbayes.bayesian import Bayesian
-from leanbayes.errors import MissingRule
+from leanbayes.errors import InputError, MissingRule
 from leanbayes.lab.data.task import Task
 from leanbayes.lab.recipes.base import Recipe, Run, option
 from leanbayes.lab.recipes.lean_calibration import calibrate, calibrate_one_pass
 from leanbayes.lab.recipes.options import check_within
+from leanbayes.lab.recipes.ssvi import interval
 from leanbayes.likelihood import Categorical, Likelihood
 from leanbayes.posteriors import Normal
 from leanbayes.prediction import in_eval, laws_of
 from leanbayes.propagate import Moments, Sample, as_propagation
-from leanbayes.subspace import Subspace, everything, sensitivity, top_k
+from leanbayes.subspace import Rewire, Subspace, everything, sensitivity, sparse, top_k
 from leanbayes.train import LeanTraining, Optimization
 
 __all__ = ["Lean"]
@@ -43,6 +44,12 @@ class Lean(Recipe):
         1.0,
         "The share of the weights that is random. Below 1, the weights to which the loss of the plain network is most "
         "sensitive become random.",
+        within="(0, 1]",
+    )
+    density: float | None = option(
+        None,
+        "The share of the weights that is stored; all others are zero and take no memory, and the stored ones move "
+        "during training, as in SSVI. By default all weights are stored.",
         within="(0, 1]",
     )
     pretrain: float | None = option(
@@ -106,6 +113,11 @@ class Lean(Recipe):
             check_within(
                 getattr(self, item.name), item.metadata["within"], f"lean:{item.name}"
             ) if "within" in item.metadata else None
+        if self.density is not None and self.rate < 1:
+            raise InputError(
+                f"a sparse network has all of its stored weights random; leave rate 1 or density out, got "
+                f"rate={self.rate} and density={self.density}"
+            )
         Optimization(**self.optimization(1, 1.0, Categorical()))
 
     def optimization(self, steps: int, plain_lr: float, likelihood: Likelihood) -> dict[str, Any]:
@@ -134,7 +146,7 @@ class Lean(Recipe):
         first, rest = run.share(0.0 if alone else pretrain)
         model = run.plain(task, first) if first else run.new_model(task)
         with run.charged():
-            subspace = self._subspace(model, task, run)
+            subspace = self._subspace(model, task, run, trained=first > 0)
         bnn = Bayesian(
             model,
             subspace=subspace,
@@ -145,8 +157,12 @@ class Lean(Recipe):
         self._choose_prediction(bnn, task, run)
         steps = rest * len(run.loader(task.train))
         how = self.optimization(steps, run.budget.lr, task.likelihood)
-        averages = how["optimizer"].average > 0  # averages have no best epoch
-        run.fit(bnn, task, self.name, rest, optimization=how, **({"validate": None} if averages else {}))
+        options: dict[str, Any] = {
+            "rewire": None if self.density is None else Rewire(every=interval(steps, Rewire.stop))
+        }
+        if how["optimizer"].average > 0:  # averages have no best epoch
+            options["validate"] = None
+        run.fit(bnn, task, self.name, rest, optimization=how, **options)
         if not self.calibrate:
             return bnn
         with run.charged():
@@ -155,7 +171,9 @@ class Lean(Recipe):
             chosen = choose(bnn, run.tracked(task.validation, "calibration"), task.likelihood, run.seed)
         return chosen.applied(bnn, task.likelihood)
 
-    def _subspace(self, model: nn.Module, task: Task, run: Run) -> Subspace:
+    def _subspace(self, model: nn.Module, task: Task, run: Run, *, trained: bool) -> Subspace:
+        if self.density is not None:
+            return sparse(self.density, start="magnitude" if trained else "random", seed=run.seed)
         if self.rate == 1:
             return everything()
         return top_k(sensitivity(model, run.tracked(task.train, "sensitivity"), task.likelihood), rate=self.rate)

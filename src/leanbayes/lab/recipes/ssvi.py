@@ -62,7 +62,9 @@ class SSVI(Variational):
         0.01, "The weight of the KL divergence from half of training on; 1 is the true ELBO.", within="[0, inf)"
     )
     propagate: str = option(
-        "local", "How randomness passes through the network in training: sample, local, flipout or moments."
+        "mirrored",
+        "How randomness passes through the network in training: sample, mirrored, local (as in the paper), flipout or "
+        "moments.",
     )
 
     def __post_init__(self) -> None:
