@@ -35,8 +35,8 @@ class Moments(OnePass):
     (``positions``) and for a few factors that the units of a layer have in common (``rank``).
 
     Training keeps what the backward pass needs, and the factors of the defaults make that a lot. A training step of
-    ResNet-18 in batches of 16 takes 2.5 times the time and 2.2 times the memory of a plain step with ``rank=0``, and
-    4.1 times the time and 3.0 times the memory with ``rank=0, kernels="exact"`` (benchmarks/moments_cost.py). So choose
+    ResNet-18 in batches of 64 takes 2.1 times the time and 2.2 times the memory of a plain step with ``rank=0``, and
+    3.3 times the time and 2.5 times the memory with ``rank=0, kernels="exact"`` (benchmarks/moments_cost.py). So choose
     ``rank=0`` where training needs too much: ``Bayesian(model, propagate=Moments(rank=0), predict_by=Moments())``.
 
     Args:
