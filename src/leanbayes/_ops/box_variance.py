@@ -34,7 +34,8 @@ def box_variance(x: Tensor, x_variance: Tensor, matrix: Tensor, windows: Windows
         matrix: M, of shape (out, 2·channels).
         windows: The windows of the convolution.
     """
-    if not len(x) or not sums_positions(x, x_variance) or matrix.dtype != torch.float32:
+    # `len` last: it would fix the size of the batch in a graph, which the question before it refuses.
+    if matrix.dtype != torch.float32 or not sums_positions(x, x_variance) or not len(x):
         return None
     if min(_out_size(x, windows)) < 1:
         return None
