@@ -225,3 +225,17 @@ def test_a_model_that_computes_with_the_batch_size_needs_a_fixed_one() -> None:
         lb.export.program(bnn, x)
     got = lb.export.program(bnn, x, dynamic_batch=False).module()(x)
     torch.testing.assert_close(got["output"], bnn.model(x))
+
+
+@pytest.mark.parametrize("kernels", ["box", "exact"])
+@pytest.mark.parametrize("rank", [0, 8])
+def test_convolutions_by_moments_take_batches_of_any_size(rank: int, kernels: str) -> None:
+    """The kernels outside of graphs ask for sizes, and a graph must not be bound by the answers."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 8, 3)]
+    model = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    bnn = lb.Bayesian(model, predict_by=lb.propagate.Moments(rank=rank, kernels=kernels))
+    graph = lb.export.program(bnn, torch.randn(4, 3, 16, 16), "moments", 16).module()
+    for size in (1, 7):
+        x = torch.randn(size, 3, 16, 16)
+        agree(graph(x), lb.predict(bnn, x, samples=16))
