@@ -3,6 +3,7 @@
 import atexit
 import copy
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -316,6 +317,9 @@ def _leave_at_exit() -> None:
 def _leave() -> None:
     if torch.distributed.is_initialized():  # the user may have left already
         torch.distributed.destroy_process_group()
+        # The threads of gloo go on as long as anything refers to the group. One that has just finished may wait for the
+        # lock of the interpreter, to let a tensor go, and gets it while this thread sleeps.
+        time.sleep(_FAREWELL)
 
 
 @contextmanager
@@ -334,6 +338,7 @@ def accelerate_untouched() -> Iterator[None]:
             state.update(values)
 
 
+_FAREWELL = 0.2  # seconds that a process waits for the threads of its group before it ends
 _HELD_BY_ACCELERATE = ("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects")
 _WHOLE_WEIGHTS = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU", "MULTI_HPU", "MULTI_NPU", "MULTI_MLU", "MULTI_MUSA")
 
