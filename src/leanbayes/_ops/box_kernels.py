@@ -1,5 +1,7 @@
 """Sums over windows of images whose channels lie innermost, and their gradient, in loops over vectors.
 
+Where the batch lies innermost, it takes the place of the channels, and channels take that of the examples.
+
 A sum over a window of r x c offsets takes r + c additions for each number instead of r·c: first along each row, then
 over the rows. The geometry gives, for rows and for columns, the size, the size of the output, the window, the stride,
 the padding and the dilation, as `leanbayes._ops.moment_kernels.pool_largest` takes it.
@@ -24,7 +26,7 @@ def _add(out: Any, value: Any) -> None:
 @_kernel
 def _clear(out: Any) -> None:
     for i in range(out.size):
-        out[i] = f(0)
+        out[i] = 0
 
 
 @_kernel
@@ -52,7 +54,7 @@ def sum_windows(x: Any, geometry: Any, out: Any) -> None:
     count, _, channels = x.shape
     rows, columns = geometry[:6], geometry[6:]
     width, out_width = columns[0] * channels, columns[1] * channels
-    line = np.empty(out_width, f)
+    line = np.empty(out_width, x.dtype)
     for n in range(count):
         xs, outs = x[n].reshape(-1), out[n].reshape(-1)
         _clear(outs)
@@ -93,7 +95,7 @@ def spread_windows(gradient: Any, geometry: Any, out: Any) -> None:
     count, _, channels = gradient.shape
     rows, columns = geometry[:6], geometry[6:]
     width, out_width = columns[0] * channels, columns[1] * channels
-    line = np.empty(width, f)
+    line = np.empty(width, gradient.dtype)
     for n in range(count):
         gs, outs = gradient[n].reshape(-1), out[n].reshape(-1)
         _clear(outs)

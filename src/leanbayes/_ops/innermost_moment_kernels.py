@@ -5,9 +5,9 @@ They compute what the kernels of `leanbayes._ops.moment_kernels` compute for ima
 
 from typing import Any
 
-import numpy as np
 from numpy import float32 as f
 
+from leanbayes._ops.box_kernels import sum_windows
 from leanbayes._ops.moment_kernels import rectify
 from leanbayes._ops.normal_kernels import _kernel
 
@@ -96,52 +96,3 @@ def neighbour_products(x: Any, step_down: Any, step_across: Any, sums: Any) -> N
                 a, b = x[c, row, column], x[c, row, column + 1]
                 for n in range(batch):
                     beside[n] += a[n] * b[n]
-
-
-@_kernel
-def sum_windows(x: Any, rows: Any, columns: Any, out: Any) -> None:
-    """Sum x, (channels, height, width, batch), over windows: first along each row, then over the rows.
-
-    ``rows`` and ``columns`` are the numbers of taps, the stride, the padding before and the dilation.
-    """
-    channels, height, width, batch = x.shape
-    high, wide = out.shape[1], out.shape[2]
-    line = np.empty(wide * batch, x.dtype)
-    for c in range(channels):
-        plane = out[c].reshape(high, wide * batch)
-        plane[:] = 0
-        for row in range(height):
-            values, computed = x[c, row].reshape(-1), False
-            for tap in range(rows[0]):
-                ahead = row + rows[2] - tap * rows[3]
-                if ahead < 0 or ahead % rows[1] != 0 or ahead // rows[1] >= high:
-                    continue
-                if not computed:
-                    _sum_along(values, columns, width, wide, batch, line)
-                    computed = True
-                target = plane[ahead // rows[1]]
-                for i in range(line.size):
-                    target[i] += line[i]
-
-
-@_kernel
-def _sum_along(values: Any, columns: Any, width: Any, wide: Any, batch: Any, line: Any) -> None:
-    """Sum one row over its windows."""
-    line[:] = 0
-    for tap in range(columns[0]):
-        begin = tap * columns[3] - columns[2]  # output j reads the input j·stride + begin
-        first = max(0, -(begin // columns[1]))
-        last = min(wide, (width - 1 - begin) // columns[1] + 1)
-        if columns[1] == 1 and first < last:  # all of them read one run
-            source, target = (
-                values[(first + begin) * batch : (last + begin) * batch],
-                line[first * batch : last * batch],
-            )
-            for i in range(target.size):
-                target[i] += source[i]
-            continue
-        for j in range(first, last):
-            place = (j * columns[1] + begin) * batch
-            source, target = values[place : place + batch], line[j * batch : (j + 1) * batch]
-            for i in range(target.size):
-                target[i] += source[i]

@@ -109,8 +109,11 @@ def neighbour_products(x: Tensor, step_down: int, step_across: int) -> Tensor:
 def sum_windows(x: Tensor, rows: Axis, columns: Axis) -> Tensor:
     """Return the sums over the windows of a convolution, for an array (channels, height, width, batch) of any float."""
     out = x.new_empty(len(x), rows.positions, columns.positions, x.shape[-1])
-    windows = [(axis.taps, axis.stride, axis.before, axis.dilation) for axis in (rows, columns)]
-    _by_channel("sum_windows", [np.asarray(x), np.asarray(out)], *windows, at=1)
+    axes = zip(x.shape[1:], (rows, columns), strict=False)
+    geometry = [(size, axis.positions, axis.taps, axis.stride, axis.before, axis.dilation) for size, axis in axes]
+    # For the kernel, channels are examples, and the batch are channels: it only asks which number lies innermost.
+    planes = [np.asarray(tensor).reshape(len(x), -1, x.shape[-1]) for tensor in (x, out)]
+    _by_channel("sum_windows", planes, np.array(geometry).reshape(-1), at=1)
     return out
 
 
