@@ -162,8 +162,8 @@ class MomentRules(Registry):
             if shape_of:
                 args = tuple(map(expected_of, args))
             x = only_first(operation, (input, *args, *kwargs.values()))
-            # Our own rules lay images out as is fastest for them, and correlations as is least memory. What a user can
-            # view in the plain network may need a copy there.
+            # Rules store images and correlations in the layout that suits them, so a view that the plain network allows
+            # may need a copy here.
             same = _COPYING.get(operation, operation)
             one_shape = same is torch.reshape and args and isinstance(args[0], int)  # view(2, 3) is reshape((2, 3))
             moved = (args,) if one_shape else args

@@ -32,7 +32,7 @@ from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.linear_ops import LINEAR_OPS, Operation, along_channels, channel_axis, for_each_axis
 from leanbayes.propagate.moments.correlations import Correlations, LinearMap
 from leanbayes.propagate.moments.kinds import RULES, Layer
-from leanbayes.propagate.moments.rules.sparse_linear import Sparse, sparse_moments
+from leanbayes.propagate.moments.rules.sparse_linear import FEWEST_ENTRIES, Sparse, sparse_moments
 from leanbayes.propagate.moments.tensor import MomentTensor, Setting, expected_of, first_random, variance_of
 from leanbayes.propagate.shared_variance import Shared
 
@@ -42,7 +42,6 @@ _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _IMAGES = (F.conv2d, F.conv_transpose2d)
 _DEFAULTS: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-_FEWEST_ENTRIES = 2**12  # of a sparse weight: below, a dense product is quicker than its preparation
 _PIECE = 2**20  # numbers of a part of the batch that is taken at a time, so that it stays in the cache
 
 Means = tuple[Tensor, Tensor, Tensor]
@@ -245,7 +244,7 @@ def weight_variance(operation: Operation, weight: Any) -> WeightVariance | None:
     if shared is not None:
         return Shared(shared, known.mean.shape)
     sparse_operation = operation is F.linear or operation in _CONVOLUTIONS
-    if known.index is not None and known.mean.numel() >= _FEWEST_ENTRIES and sparse_operation:
+    if known.index is not None and known.mean.numel() >= FEWEST_ENTRIES and sparse_operation:
         return Sparse(known.index, known.random_variance(), tuple(known.mean.shape))
     if known.index is not None or known.family.relative or not torch.is_grad_enabled():
         return Dense(weight.variance)

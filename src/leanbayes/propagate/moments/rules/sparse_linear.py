@@ -22,10 +22,10 @@ from leanbayes._ops.sparse_tensor import SparseTensor
 from leanbayes.propagate.linear_ops import Operation, along_channels
 from leanbayes.propagate.moments.tensor import MomentTensor, expected_of, variance_of
 
-__all__ = ["Sparse", "SparseMoments", "sparse_moments"]
+__all__ = ["FEWEST_ENTRIES", "Sparse", "SparseMoments", "sparse_moments"]
 
 _KERNELS = ("blocks", "numba")
-_FEWEST_ENTRIES = 2**12  # of a sparse weight: below, a dense product is quicker than its preparation
+FEWEST_ENTRIES = 2**12  # of a sparse weight: below, a dense product is quicker than its preparation
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def sparse_moments(
     if known is None or not isinstance(known.mean, SparseTensor) or not _fits(operation, x, known.mean):
         return None
     whole, shape = known.mean, tuple(known.mean.shape)
-    if math.prod(shape) < _FEWEST_ENTRIES:
+    if math.prod(shape) < FEWEST_ENTRIES:
         return None
     geometry = sparse.geometry_of(x, shape, **options)
     chosen = sparse.kernels_for(x, whole.positions, shape, **options, moments=True)
