@@ -82,7 +82,7 @@ def moments_and_gradients(bnn: lb.Bayesian, x, **options):
 @pytest.mark.parametrize("name", NETS)
 def test_sweeps_and_sparse_products_give_what_the_formulas_give(name, subspace, positions, monkeypatch):
     monkeypatch.setattr(ops, "_LEAST", 1)
-    monkeypatch.setattr(rule, "_FEWEST_ENTRIES", 1)
+    monkeypatch.setattr(rule, "FEWEST_ENTRIES", 1)
     make, shape = NETS[name]
     model = make().eval()
     for module in model.modules():
@@ -255,7 +255,7 @@ def test_gradients():
 @pytest.mark.parametrize("name", NETS)
 def test_sweeps_and_averages_that_are_carried_on_change_nothing(name, subspace, rank, monkeypatch):
     monkeypatch.setattr(ops, "_LEAST", 1)
-    monkeypatch.setattr(rule, "_FEWEST_ENTRIES", 1)
+    monkeypatch.setattr(rule, "FEWEST_ENTRIES", 1)
     make, shape = NETS[name]
     bnn = lb.Bayesian(make().eval(), subspace=SUBSPACES[subspace], posterior=lb.posteriors.Normal(0.1))
     x = torch.randn(shape)
